@@ -53,7 +53,7 @@ def what_clients_set_outlives_a_kill(lab):
     """The config string and for whom a device is reserved are there in the next life of a target that was killed."""
     state = lab.path("kept")
     target = Target(lab, f"disk0={image(lab, mib=8)}", extra=[*offer(lab), "--state-dir", state], over="packet")
-    kept = os.path.join(state, "aoe-node1-7.1.json")
+    kept = os.path.join(state, "aoe-node1-eth1-7.1.json")
     for step, now in ("set", station(lab, "initiator")), ("seen", "02-00-00-00-00-09"), ("refused", None), ("gone", None):
         done = lab.run("initiator", "/usr/bin/python3", CLIENT, "eth1", "7.1", "--kept", step, check_exit=False)
         check(done.returncode == 0, f"{step}: exit {done.returncode}\n{tail(done.stdout)}{tail(done.stderr)}")

@@ -6,7 +6,7 @@ use thinwire_volume::{ChangeError, IoError, WriterRecord};
 
 use crate::exports::{DoorCanary, Exports};
 use crate::holder::{Grant, Holder, Member};
-use crate::record::RecordState;
+use crate::record::{OnRecord, RecordState};
 use crate::spread::{Asked, Fence, Untold};
 use crate::twin::{Pulse, Twin};
 use crate::users::{Denial, Denied, InitiatorRun, User, Users};
@@ -168,15 +168,22 @@ impl Exports {
         !matches!(record, RecordState::Reading | RecordState::Unread(_))
     }
 
-    /// Who is on record as the writer, where that is known ([`Exports::is_writer_known`]): `None` if nobody is.
-    pub fn writer_on_record(&self, export: usize) -> Option<[u8; 16]> {
-        let writer = &self.exports[export].writer;
-        writer.is_held().then_some(writer.holder)
+    /// Who is on record as the writer. Reads nothing anew: see [`Exports::is_writer_known`].
+    pub fn writer_on_record(&self, export: usize) -> OnRecord {
+        let e = &self.exports[export];
+        match e.record {
+            RecordState::Unread(_) => OnRecord::Unread,
+            RecordState::Settled if e.claims == 0 && e.changed.is_none() => {
+                OnRecord::Writer(e.writer.is_held().then_some(e.writer.holder))
+            }
+            _ => OnRecord::Undecided,
+        }
     }
 
     /// Whether nobody may write it.
     pub fn is_read_only(&self, export: usize) -> bool {
-        self.exports[export].read_only
+        let e = &self.exports[export];
+        e.read_only || e.volume.geometry().features.read_only
     }
 
     /// A claim of this session and transaction waits.

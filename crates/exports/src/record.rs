@@ -66,6 +66,17 @@ impl RecordState {
     }
 }
 
+/// What is known of who is on record as the writer of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnRecord {
+    /// This one, durably, or nobody; and nobody waits for it.
+    Writer(Option<[u8; 16]>),
+    /// It is being found out, or changed, or a claim waits.
+    Undecided,
+    /// It could not be read.
+    Unread,
+}
+
 /// A writer that has closed its pass, and of whom the record does not say so yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Closing {

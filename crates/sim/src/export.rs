@@ -242,8 +242,18 @@ impl Export {
 
     /// As [`Export::was_fenced`], of somebody whose own grants do not fence it.
     pub fn was_taken_over(&self, content: usize, generation: u64, holder: &[u8; 16]) -> bool {
+        self.was_taken_over_by_others(content, generation, std::slice::from_ref(holder))
+    }
+
+    /// The same, of somebody who may be on record as each of these.
+    pub fn was_taken_over_by_others(
+        &self,
+        content: usize,
+        generation: u64,
+        holders: &[[u8; 16]],
+    ) -> bool {
         let others = |c: &WriterRecord| {
-            c.generation > generation && c.holder != [0; 16] && c.holder != *holder
+            c.generation > generation && c.holder != [0; 16] && !holders.contains(&c.holder)
         };
         let Some(medium) = &self.contents[content].medium else { return self.writers > 1 };
         medium.commits().iter().any(others)

@@ -1,7 +1,6 @@
 //! What is offered in other protocols: from offers to their servers, each on a link of its own.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use thinwire_aoe::{AoeCanary, AoeOffer, AoePort, AoeServer, AoeServerConfig};
@@ -15,9 +14,10 @@ use thinwire_wire::ebd::EbdForm;
 
 use crate::config::TargetSettings;
 use crate::error::{Failure, Outcome};
-use crate::kept::{FileKeeper, KeptPlace};
+use crate::kept::{FileKeeper, KeptDevice, KeptPlace};
 use crate::links::open_foreign_link;
 use crate::offer::{OfferProtocol, OfferSpec};
+use crate::state_dir::try_out;
 
 /// What is spoken on one link.
 enum Lane {
@@ -33,26 +33,31 @@ enum Lane {
 pub fn guests(config: &TargetSettings) -> Outcome<Vec<Guest>> {
     let mut lanes: Vec<(&OfferSpec, Lane)> = Vec::new();
     let mut devices: Vec<AoeOffer> = Vec::new();
-    let place = KeptPlace::new(config);
+    let (place, mut kept) = (KeptPlace::new(config), Vec::new());
     for offer in &config.offers {
         warn_of(offer);
         let lane = lanes.iter_mut().find(|(first, _)| first.link() == offer.link());
-        match (lane.map(|(_, lane)| lane), lane_of(offer, &mut devices, &place)) {
+        match (lane.map(|(_, lane)| lane), lane_of(offer, &mut devices, &place, &mut kept)) {
             (Some(Lane::Ebd(_, known)), Lane::Ebd(_, new)) => known.extend(new),
             (Some(Lane::Aoe(known)), Lane::Aoe(new)) => known.extend(new),
             (None, lane) => lanes.push((offer, lane)),
             (Some(_), _) => unreachable!("offers of two protocols on one link were refused"),
         }
     }
-    let exports: BTreeMap<_, _> =
-        devices.iter().map(|offer| (offer.device, offer.export.clone())).collect();
     let mut server = AoeServer::new(AoeServerConfig {
         offers: devices,
         seed: entropy(),
         canary: AoeCanary::None,
     });
-    if !exports.is_empty() {
-        let keeper = FileKeeper::new(place, exports);
+    if !kept.is_empty() {
+        if let Err(error) = try_out(&config.state_dir) {
+            tracing::warn!(
+                "what clients of AoE set of devices (config string, masks, reservation) will be forgotten when this target ends: \
+                 nothing can be written in {} ({error}); make that folder writable, or name another with --state-dir",
+                config.state_dir.display()
+            );
+        }
+        let keeper = FileKeeper::new(place, kept);
         let keeper =
             keeper.map_err(|e| Failure::failed(format!("cannot serve AoE: no thread: {e}")))?;
         server = server.kept_by(Box::new(keeper));
@@ -75,7 +80,12 @@ fn warn_of(offer: &OfferSpec) {
 }
 
 /// The lane of one offer. A device of AoE comes to the others, unless it is there by another link.
-fn lane_of(offer: &OfferSpec, devices: &mut Vec<AoeOffer>, place: &KeptPlace) -> Lane {
+fn lane_of(
+    offer: &OfferSpec,
+    devices: &mut Vec<AoeOffer>,
+    place: &KeptPlace,
+    all_kept: &mut Vec<KeptDevice>,
+) -> Lane {
     let export = offer.export.clone();
     let stations: Vec<Addr> = offer.stations.iter().map(|&mac| Addr::Mac(mac)).collect();
     match offer.protocol {
@@ -86,7 +96,10 @@ fn lane_of(offer: &OfferSpec, devices: &mut Vec<AoeOffer>, place: &KeptPlace) ->
             match devices.iter_mut().find(|known| known.device == device) {
                 Some(known) => known.stations.extend(stations),
                 None => {
-                    let kept = place.read(device, &export);
+                    let ifname = offer.ifname.clone();
+                    let of = KeptDevice { device, ifname, export: export.clone() };
+                    let kept = place.read(&of);
+                    all_kept.push(of);
                     devices.push(AoeOffer { device, export, stations, cached, kept });
                 }
             }

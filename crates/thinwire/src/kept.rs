@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use thinwire_aoe::{AoeKeeper, AoeKept};
@@ -17,6 +18,10 @@ use thinwire_wire::aoe::ShelfSlot;
 use crate::config::TargetSettings;
 use crate::size::parse_mac;
 
+/// How long the end of a target waits for a file that is being written.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+/// The most stations of a list (AoEr11, sections 3.3 and 3.4).
+const STATIONS_MAX: usize = 255;
 /// The version of the files.
 const FORMAT: u32 = 1;
 
@@ -48,7 +53,10 @@ impl KeptFile {
 
     /// `None` if it is none of ours.
     fn kept(&self) -> Option<AoeKept> {
-        let list = |macs: &[String]| macs.iter().map(|mac| parse_mac(mac)).collect::<Option<_>>();
+        let list = |macs: &[String]| {
+            let macs = macs.iter().take(STATIONS_MAX);
+            macs.map(|mac| parse_mac(mac)).collect::<Option<_>>()
+        };
         let octet = |digits: &[u8]| {
             let digits = std::str::from_utf8(digits).ok().filter(|digits| digits.len() == 2)?;
             u8::from_str_radix(digits, 16).ok()
@@ -64,8 +72,19 @@ impl KeptFile {
 #[derive(Clone, Debug)]
 pub struct KeptPlace {
     folder: PathBuf,
-    /// Targets of one machine may share the folder, and number their devices alike.
+    /// Targets of one machine may share the folder, and number their devices alike: no two have one name on one interface.
     node: String,
+}
+
+/// A device, and what is kept of it under its name.
+#[derive(Clone, Debug)]
+pub struct KeptDevice {
+    /// Its number.
+    pub device: ShelfSlot,
+    /// The interface on which it is offered, the first if there are several.
+    pub ifname: String,
+    /// The export.
+    pub export: String,
 }
 
 impl KeptPlace {
@@ -74,18 +93,18 @@ impl KeptPlace {
         KeptPlace { folder: config.state_dir.clone(), node: config.node.clone() }
     }
 
-    fn path(&self, device: ShelfSlot) -> PathBuf {
-        self.folder.join(format!("aoe-{}-{device}.json", self.node))
+    fn path(&self, of: &KeptDevice) -> PathBuf {
+        self.folder.join(format!("aoe-{}-{}-{}.json", self.node, of.ifname, of.device))
     }
 
-    /// What clients had set of a device that offers `export`. Whoever cannot be told what it was is warned, and begins with
+    /// What clients had set of a device. Whoever cannot be told what it was is warned, and begins with
     /// nothing: there is no other way to serve at all. Blocks.
-    pub fn read(&self, device: ShelfSlot, export: &str) -> AoeKept {
-        let path = self.path(device);
+    pub fn read(&self, of: &KeptDevice) -> AoeKept {
+        let (path, device) = (self.path(of), of.device);
         let why = match state_file::read(&path) {
             Ok(None) => return AoeKept::default(),
             Ok(Some(bytes)) => match serde_json::from_slice::<KeptFile>(&bytes) {
-                Ok(file) if file.export != export => return AoeKept::default(),
+                Ok(file) if file.export != of.export => return AoeKept::default(),
                 Ok(file) => match file.kept() {
                     Some(kept) => return kept,
                     None => "it is not one of ours".to_owned(),
@@ -102,12 +121,12 @@ impl KeptPlace {
         AoeKept::default()
     }
 
-    fn write(&self, device: ShelfSlot, export: &str, kept: &AoeKept) -> io::Result<()> {
-        let path = self.path(device);
+    fn write(&self, of: &KeptDevice, kept: &AoeKept) -> io::Result<()> {
+        let path = self.path(of);
         if *kept == AoeKept::default() {
             return state_file::remove(&path);
         }
-        let bytes = serde_json::to_vec_pretty(&KeptFile::of(export, kept))?;
+        let bytes = serde_json::to_vec_pretty(&KeptFile::of(&of.export, kept))?;
         state_file::replace(&path, &bytes)
     }
 }
@@ -123,8 +142,8 @@ struct Due {
 struct Changes {
     /// Of each device the newest.
     devices: BTreeMap<ShelfSlot, AoeKept>,
-    /// Those before are being written.
-    is_writing: bool,
+    /// Devices whose changes before are being written.
+    being_written: Vec<ShelfSlot>,
 }
 
 impl Due {
@@ -133,21 +152,21 @@ impl Due {
     }
 }
 
-/// Keeps it, on a thread of its own: the server's never waits. What has been set is written before this is dropped.
+/// Keeps it, on a thread of its own: the server's never waits. The end waits until what has been set is written, for 5 s.
 pub struct FileKeeper {
     due: Arc<Due>,
     writer: Option<JoinHandle<()>>,
 }
 
 impl FileKeeper {
-    /// For devices, and the exports that they offer.
+    /// For these devices.
     ///
     /// # Errors
     /// There is no thread to be had.
-    pub fn new(place: KeptPlace, exports: BTreeMap<ShelfSlot, String>) -> io::Result<Self> {
+    pub fn new(place: KeptPlace, devices: Vec<KeptDevice>) -> io::Result<Self> {
         let due = Arc::new(Due::default());
         let of_writer = due.clone();
-        let write = move || write_all(&of_writer, &place, &exports);
+        let write = move || write_all(&of_writer, &place, &devices);
         let writer = thread::Builder::new().name("aoe-kept".into()).spawn(write)?;
         Ok(FileKeeper { due, writer: Some(writer) })
     }
@@ -161,7 +180,7 @@ impl AoeKeeper for FileKeeper {
 
     fn is_kept(&self, device: ShelfSlot) -> bool {
         let changes = self.due.changes();
-        !changes.is_writing && !changes.devices.contains_key(&device)
+        !changes.being_written.contains(&device) && !changes.devices.contains_key(&device)
     }
 }
 
@@ -170,18 +189,21 @@ impl Drop for FileKeeper {
         self.due.is_over.store(true, Ordering::Release);
         let Some(writer) = self.writer.take() else { return };
         writer.thread().unpark();
-        let _ = writer.join();
+        let patience = Instant::now() + END_PATIENCE;
+        while !writer.is_finished() && Instant::now() < patience {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
-fn write_all(due: &Due, place: &KeptPlace, exports: &BTreeMap<ShelfSlot, String>) {
+fn write_all(due: &Due, place: &KeptPlace, devices: &[KeptDevice]) {
     loop {
         // Before the look at what is due: nothing is set once it is over.
         let is_over = due.is_over.load(Ordering::Acquire);
         let now = {
             let mut changes = due.changes();
             let now = std::mem::take(&mut changes.devices);
-            changes.is_writing = !now.is_empty();
+            changes.being_written = now.keys().copied().collect();
             now
         };
         if now.is_empty() {
@@ -191,8 +213,8 @@ fn write_all(due: &Due, place: &KeptPlace, exports: &BTreeMap<ShelfSlot, String>
             thread::park();
         }
         for (device, kept) in now {
-            let export = exports.get(&device).map_or("", String::as_str);
-            if let Err(error) = place.write(device, export, &kept) {
+            let of = devices.iter().find(|known| known.device == device);
+            if let Err(error) = of.map_or(Ok(()), |of| place.write(of, &kept)) {
                 tracing::warn!(
                     "offer aoe {device}: what clients have set of it cannot be kept in {}: {error}; when this target begins anew \
                      its config string, masks and reservation are those of before: make the folder writable, or name another \
@@ -215,6 +237,10 @@ mod tests {
         KeptPlace { folder: temp.path().join("state"), node: node.to_owned() }
     }
 
+    fn of(export: &str) -> KeptDevice {
+        KeptDevice { device: DEVICE, ifname: "eth1".into(), export: export.into() }
+    }
+
     fn set() -> AoeKept {
         AoeKept {
             config: vec![0, b'a', 255],
@@ -227,9 +253,9 @@ mod tests {
     #[test]
     fn what_was_set_last_is_there_in_the_next_life() {
         let temp = TempDir::new("aoe-kept");
-        let (place, exports) = (place(&temp, "a"), BTreeMap::from([(DEVICE, "disk0".to_owned())]));
-        assert_eq!(place.read(DEVICE, "disk0"), AoeKept::default());
-        let mut keeper = FileKeeper::new(place.clone(), exports.clone()).unwrap();
+        let (place, devices) = (place(&temp, "a"), vec![of("disk0")]);
+        assert_eq!(place.read(&of("disk0")), AoeKept::default());
+        let mut keeper = FileKeeper::new(place.clone(), devices.clone()).unwrap();
         for n in 0..100 {
             keeper.keep(DEVICE, &AoeKept { config: vec![n], ..set() });
         }
@@ -237,15 +263,17 @@ mod tests {
         while !keeper.is_kept(DEVICE) {
             thread::yield_now();
         }
-        assert_eq!(place.read(DEVICE, "disk0"), set(), "it says that it is kept");
+        assert_eq!(place.read(&of("disk0")), set(), "it says that it is kept");
         keeper.keep(DEVICE, &AoeKept::default());
         keeper.keep(DEVICE, &set());
         drop(keeper);
-        assert_eq!(place.read(DEVICE, "disk0"), set());
-        assert_eq!(place.read(DEVICE, "disk1"), AoeKept::default(), "another export by now");
+        assert_eq!(place.read(&of("disk0")), set());
+        assert_eq!(place.read(&of("disk1")), AoeKept::default(), "another export by now");
         let of_another = KeptPlace { node: "b".into(), ..place.clone() };
-        assert_eq!(of_another.read(DEVICE, "disk0"), AoeKept::default(), "another target's");
-        let mut keeper = FileKeeper::new(place.clone(), exports).unwrap();
+        assert_eq!(of_another.read(&of("disk0")), AoeKept::default(), "another target's");
+        let elsewhere = KeptDevice { ifname: "eth2".into(), ..of("disk0") };
+        assert_eq!(place.read(&elsewhere), AoeKept::default(), "another interface's");
+        let mut keeper = FileKeeper::new(place.clone(), devices).unwrap();
         keeper.keep(DEVICE, &AoeKept::default());
         drop(keeper);
         assert_eq!(std::fs::read_dir(&place.folder).unwrap().count(), 0, "nothing is set any more");
@@ -255,8 +283,8 @@ mod tests {
     fn what_is_no_such_file_is_nothing() {
         let temp = TempDir::new("aoe-kept-bad");
         let place = place(&temp, "a");
-        place.write(DEVICE, "disk0", &set()).unwrap();
-        let path = place.path(DEVICE);
+        place.write(&of("disk0"), &set()).unwrap();
+        let path = place.path(&of("disk0"));
         let good = std::fs::read_to_string(&path).unwrap();
         let bad = [
             String::new(),
@@ -269,9 +297,9 @@ mod tests {
         for text in bad {
             assert_ne!(text, good, "nothing was changed");
             std::fs::write(&path, &text).unwrap();
-            assert_eq!(place.read(DEVICE, "disk0"), AoeKept::default(), "{text}");
+            assert_eq!(place.read(&of("disk0")), AoeKept::default(), "{text}");
         }
         std::fs::write(&path, good).unwrap();
-        assert_eq!(place.read(DEVICE, "disk0"), set());
+        assert_eq!(place.read(&of("disk0")), set());
     }
 }

@@ -51,7 +51,10 @@ pub fn make_for(folder: &Path, account: &Account) -> io::Result<()> {
 }
 
 /// Makes the folder, and a file in it, as a record would be; takes away what it has made.
-fn try_out(folder: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// Nothing can be written there.
+pub fn try_out(folder: &Path) -> io::Result<()> {
     let mut made: Vec<PathBuf> = Vec::new();
     let tried = make(folder, &mut made).and_then(|()| {
         let probe = folder.join(format!(".probe-{}", std::process::id()));

@@ -167,6 +167,8 @@ pub struct AoeServer {
     /// Stations that are a device that is here, too, as far as people have been told.
     rivals: Vec<(Addr, ShelfSlot)>,
     heard_at: Time,
+    /// When a record that could not be read is read again.
+    reads_again_at: Time,
     tag: u32,
     transactions: u32,
     numbers: u64,
@@ -207,6 +209,7 @@ impl AoeServer {
             gauge: Gauge::default(),
             rivals: Vec::new(),
             heard_at: Time::ZERO,
+            reads_again_at: Time::ZERO,
             tag: seed as u32,
             transactions: 0,
             numbers: 0,
@@ -312,12 +315,11 @@ impl AoeServer {
                 continue;
             }
             is_here = true;
-            if !self.hears(at, from) {
-                self.stats.masked += 1;
-            } else if !self.devices[at].is_settled && !self.settle(at, desk) {
-                self.stats.undecided += 1;
-            } else {
-                self.take_for(now, at, &header, &head[HEADER_BYTES..seen], (from, rx), desk);
+            match self.hears(at, from) {
+                true => {
+                    self.take_for(now, at, &header, &head[HEADER_BYTES..seen], (from, rx), desk)
+                }
+                false => self.stats.masked += 1,
             }
         }
         self.stats.absent += u64::from(!is_here);
@@ -334,6 +336,10 @@ impl AoeServer {
         desk: &mut dyn DialectDesk,
     ) {
         let is_ata = header.version == VERSION && header.command == AoeCommand::IssueAta as u8;
+        let is_reserve = header.version == VERSION && header.command == AoeCommand::Reserve as u8;
+        if (is_ata || is_reserve) && !self.settle_for(now, at, from, header, desk) {
+            return;
+        }
         if is_ata {
             return match AtaRegisters::parse(behind) {
                 Ok(registers) => self.on_ata(now, at, header, registers, (from, rx), desk),

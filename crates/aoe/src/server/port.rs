@@ -81,6 +81,10 @@ impl Users for AoePort {
         let Some(at) = server.parties.of_session(session) else { return };
         server.parties.get_mut(at).on_fenced(pass);
         server.due.push_back(at);
+        if server.is_releasing(server.parties.get(at).offer, at) {
+            // Somebody else is on record.
+            server.released(at);
+        }
     }
 
     /// Clients see it when they ask for the drive's identity again.
@@ -140,6 +144,7 @@ impl Dialect for AoePort {
                 server.forget(now, at, desk);
             }
         }
+        server.unsettle(export, desk);
     }
 
     fn end_turn(&mut self, now: Time, desk: &mut dyn DialectDesk) {

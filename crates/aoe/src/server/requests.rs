@@ -160,6 +160,10 @@ impl AoeServer {
             io.flags.fua = is_durable && self.canary != AoeCanary::CachedCalledDurable;
             rx.slice(DATA_OFFSET, bytes as usize, |piece| io.data.push(piece));
         }
+        if is_write && writing == Writing::No && self.devices[device].reserving.is_some() {
+            // Whoever it will be asks again.
+            return self.stats.undecided += 1;
+        }
         // Before anything else: whoever is refused at once changes nothing for those who may.
         if is_write && writing == Writing::No && self.canary != AoeCanary::ExportsSkipped {
             let (identity, takes_over) = (self.identity(at), false);

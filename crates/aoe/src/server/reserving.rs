@@ -8,20 +8,25 @@
 use std::time::Duration;
 
 use thinwire_buffer::{Addr, Time};
-use thinwire_exports::{Denial, Denied, DialectDesk, Granted, InitiatorRun, User, WriteClaim};
+use thinwire_exports::{
+    Denial, Denied, DialectDesk, Granted, InitiatorRun, OnRecord, User, WriteClaim,
+};
 use thinwire_wire::aoe::{
     ErrorCode, Header, RefusedBy, Reservation, ReserveCommand, SECTOR_BYTES, ShelfSlot, ata_error,
 };
 
-use super::AoeServer;
 use super::parties::{Mac, Party, Sender, Stage, Who, Writing, mac_of};
+use super::{AoeServer, Device};
 use crate::AoeCanary;
 
 /// A party that has asked for nothing for so long, and does not write, makes room for another.
 const SILENT: Duration = Duration::from_secs(5);
 
-/// How soon it is looked whether a list has been kept.
+/// How soon it is looked whether a list has been kept, and for how long.
 const KEPT_LOOK: Duration = Duration::from_millis(1);
+const KEPT_PATIENCE: Duration = Duration::from_secs(5);
+/// How soon a record that cannot be read is read again.
+const UNREAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// A change of whom a device is reserved for: it is in force once the door has granted the export to them, or has on record that
 /// its writer has ended.
@@ -29,16 +34,21 @@ pub(super) struct Reserving {
     from: Sender,
     header: Header,
     command: ReserveCommand,
+    since: Time,
     /// Nobody, if it is released.
     list: Vec<Mac>,
     /// Which is granted it, or ends. None while the list is being kept.
     pub party: Option<usize>,
+    /// Of a release: who is to be on record no more.
+    ends: [u8; 16],
+    /// Whoever that is has been let go of.
+    has_ended: bool,
 }
 
 impl Reserving {
-    /// It is this party's.
+    /// It waits for this party.
     pub fn is_of(&self, party: usize) -> bool {
-        self.party == Some(party)
+        self.party == Some(party) && !self.has_ended
     }
 }
 
@@ -88,7 +98,10 @@ impl AoeServer {
     /// Forgets the party that has been silent for longest, if it does not write.
     fn make_room(&mut self, now: Time, desk: &mut dyn DialectDesk) -> bool {
         let may_go = |party: &&Party| {
-            party.writing == Writing::No && party.is_idle() && now.since(party.heard) > SILENT
+            party.writing == Writing::No
+                && party.is_idle()
+                && !party.is_ending
+                && now.since(party.heard) > SILENT
         };
         let silent = self.parties.iter().filter(may_go).min_by_key(|party| party.heard);
         let Some(at) = silent.and_then(|party| self.parties.of_session(party.session)) else {
@@ -159,12 +172,11 @@ impl AoeServer {
         }
         party.writing = Writing::Granted(granted.pass);
         let offer = party.offer;
-        let releases = |r: &mut Reserving| r.is_of(at) && r.list.is_empty();
-        if self.devices[offer].reserving.as_mut().is_some_and(releases) {
+        if self.is_releasing(offer, at) {
             // It has come to end.
             return self.due.push_back(at);
         }
-        for entry in &mut party.slots {
+        for entry in &mut self.parties.get_mut(at).slots {
             if entry.stage == Stage::Waits && !entry.waits_for_order {
                 entry.stage = Stage::Ready;
             }
@@ -226,13 +238,15 @@ impl AoeServer {
         let mut list = asked.macs.to_vec();
         list.sort_unstable();
         list.dedup();
-        let reserving = Reserving { from, header: *header, command, list, party: None };
+        let (header, ends, since) = (*header, [0; 16], now);
+        let (party, has_ended) = (None, false);
+        let reserving = Reserving { from, header, command, since, list, party, ends, has_ended };
         if reserving.list.is_empty() {
             return self.release_device(now, at, reserving, desk);
         }
         if self.is_writer(at, from) && self.devices[at].offer.kept.reserved == reserving.list {
             // The answer to it may have been lost.
-            return self.say_reserved(at, from, header, command);
+            return self.say_reserved(at, from, &header, command);
         }
         self.devices[at].offer.kept.reserving.clone_from(&reserving.list);
         self.devices[at].reserving = Some(reserving);
@@ -248,32 +262,50 @@ impl AoeServer {
             .is_some_and(|writer| Some(writer) == asker && self.parties.get(writer).may_write())
     }
 
-    /// Lists that were kept in a former life may be in force; such as are by now may come into it.
+    /// Lists that were kept in a former life may be in force; such as are kept by now may come into it; and a release may be over.
     pub(super) fn look_at_kept(&mut self, now: Time, desk: &mut dyn DialectDesk) {
         for at in 0..self.devices.len() {
             if !self.devices[at].is_settled {
                 self.settle(at, desk);
             }
-            if self.devices[at].reserving.as_ref().is_some_and(|r| r.party.is_none()) {
-                self.go_on_reserving(now, at, desk);
+            match &self.devices[at].reserving {
+                Some(reserving) if reserving.has_ended => self.end_release(at, desk),
+                Some(reserving) if reserving.party.is_none() => {
+                    self.go_on_reserving(now, at, desk);
+                }
+                _ => {}
             }
         }
     }
 
     /// When that is to be looked at.
     pub(super) fn kept_look(&self, now: Time) -> Time {
-        let waits = |device: &super::Device| {
-            device.reserving.as_ref().is_some_and(|reserving| reserving.party.is_none())
+        let waits = |device: &Device| {
+            device.reserving.as_ref().is_some_and(|r| r.party.is_none() || r.has_ended)
         };
         if self.devices.iter().any(waits) { now + KEPT_LOOK } else { Time::NEVER }
     }
 
+    /// What is on record of the writer of a device's export; `None` if there is no such export.
+    fn on_record(&self, at: usize, desk: &mut dyn DialectDesk) -> Option<OnRecord> {
+        let export = desk.exports().find(&self.devices[at].offer.export)?;
+        Some(desk.exports().writer_on_record(export))
+    }
+
     fn go_on_reserving(&mut self, now: Time, at: usize, desk: &mut dyn DialectDesk) {
-        let device = self.devices[at].offer.device;
-        let is_kept = self.keeper.as_ref().is_none_or(|keeper| keeper.is_kept(device));
-        if is_kept || self.canary == AoeCanary::ListNotKept {
-            let reserving = self.devices[at].reserving.take().expect("it is under way");
-            self.reserve(now, at, reserving, desk);
+        let Device { offer, reserving, .. } = &self.devices[at];
+        let is_late = reserving.as_ref().is_some_and(|r| now.since(r.since) > KEPT_PATIENCE);
+        let is_kept = self.keeper.as_ref().is_none_or(|keeper| keeper.is_kept(offer.device));
+        let is_kept = is_kept || self.canary == AoeCanary::ListNotKept;
+        // Of one who is just being granted it nothing is taken over that nobody has asked for.
+        let may = is_kept && matches!(self.on_record(at, desk), Some(OnRecord::Writer(_)));
+        if !may && !is_late {
+            return;
+        }
+        let reserving = self.devices[at].reserving.take().expect("it is under way");
+        match may {
+            true => self.reserve(now, at, reserving, desk),
+            false => self.not_reserved(at, reserving, Denial::Record),
         }
     }
 
@@ -281,12 +313,7 @@ impl AoeServer {
     fn reserve(&mut self, now: Time, at: usize, reserving: Reserving, desk: &mut dyn DialectDesk) {
         let is_writer = self.is_writer(at, reserving.from);
         let Some(party) = self.take_in(now, at, Who::Reserved, reserving.from, desk) else {
-            return self.refuse(
-                reserving.from,
-                &reserving.header,
-                at,
-                ErrorCode::DeviceUnavailable,
-            );
+            return self.not_reserved(at, reserving, Denial::Record);
         };
         let identity = self.identity_of(at, Who::Reserved, &reserving.list);
         // Whoever writes may share that with others, or pass it on.
@@ -300,7 +327,7 @@ impl AoeServer {
 
     /// A list is in force: whoever used the device before does it as one of these from now on, or not at all.
     fn install(&mut self, at: usize, reserving: Reserving) {
-        let Reserving { from, header, command, list, party } = reserving;
+        let Reserving { from, header, command, list, party, .. } = reserving;
         let party = party.expect("it was granted the export");
         for other in self.parties.places() {
             if other != party && self.parties.is_at(other) && self.parties.get(other).offer == at {
@@ -322,17 +349,11 @@ impl AoeServer {
             self.parties.hide(party);
             self.due.push_back(party);
         }
-        if reserving.list.is_empty() && why == Denial::Record {
-            // It is theirs as before.
-            let (kept, header) = (&mut self.devices[at].offer.kept, &reserving.header);
-            kept.reserved = std::mem::take(&mut kept.reserving);
-            return self.refuse(reserving.from, header, at, ErrorCode::DeviceUnavailable);
+        if reserving.list.is_empty() && why == Denial::ReadOnly {
+            return self.forget_list(at, &reserving);
         }
+        // Whom a device is to be released from has it as before.
         self.set_reserving(at, Vec::new());
-        if reserving.list.is_empty() {
-            // Another writes, or nobody can: there is nothing to end.
-            return self.say_reserved(at, reserving.from, &reserving.header, reserving.command);
-        }
         let code = match why {
             Denial::Record => ErrorCode::DeviceUnavailable,
             _ => ErrorCode::Reserved,
@@ -341,8 +362,8 @@ impl AoeServer {
         self.refuse(reserving.from, &reserving.header, at, code);
     }
 
-    /// A device is to be reserved for nobody: its writer ends, if it is who asks, or whoever it is if that is forced. One that is on
-    /// record from a former life of this server is granted the export first.
+    /// A device is to be reserved for nobody: its writer ends, if it is who asks, or, if that is forced, whoever of the device it
+    /// is. One that is on record from a former life of this server is granted the export first. Nobody else's record changes.
     fn release_device(
         &mut self,
         now: Time,
@@ -352,50 +373,89 @@ impl AoeServer {
     ) {
         let who = self.who(at, reserving.from);
         let is_forced = reserving.command == ReserveCommand::ForceSet;
-        let is_its = |writer: &usize| is_forced || Some(*writer) == self.parties.find(at, who);
-        let writer = self.parties.writer(at).filter(is_its);
-        if let Some(writer) = writer
-            && let Writing::Asked(_) = self.parties.get(writer).writing
-        {
-            return self.stats.undecided += 1;
-        }
-        // Until the end is on record the list may be in force.
-        let former = std::mem::take(&mut self.devices[at].offer.kept.reserved);
-        self.devices[at].offer.kept.reserving.clone_from(&former);
-        if let Some(party) = self.parties.find(at, Who::Reserved) {
-            self.parties.hide(party);
-            self.due.push_back(party);
-        }
-        if let Some(writer) = writer {
+        let on_record = match self.on_record(at, desk) {
+            Some(OnRecord::Writer(on_record)) => on_record,
+            Some(OnRecord::Undecided) => return self.stats.undecided += 1,
+            Some(OnRecord::Unread) | None => {
+                let code = ErrorCode::DeviceUnavailable;
+                return self.refuse(reserving.from, &reserving.header, at, code);
+            }
+        };
+        let reserved = self.devices[at].offer.kept.reserved.clone();
+        let (asker, _) = self.identity_of(at, self.owner(at, who), &reserved);
+        let is_of_device = |id: &[u8; 16]| is_writer_of(self.devices[at].offer.device, id);
+        let is_ended = |id: &[u8; 16]| *id == asker || is_forced && is_of_device(id);
+        let Some(ends) = on_record.filter(is_ended) else {
+            // Another writes, or nobody does: there is nothing to end.
+            return self.forget_list(at, &reserving);
+        };
+        let is_it = |writer: &usize| self.identity(*writer).0 == ends;
+        let reserving = Reserving { ends, ..reserving };
+        if let Some(writer) = self.parties.writer(at).filter(is_it) {
+            if let Writing::Asked(_) = self.parties.get(writer).writing {
+                return self.stats.undecided += 1;
+            }
             self.devices[at].reserving = Some(Reserving { party: Some(writer), ..reserving });
             return self.end_writer(writer, desk);
         }
-        let who = if former.is_empty() { who } else { Who::Reserved };
         let Some(party) = self.take_in(now, at, who, reserving.from, desk) else {
             return self.not_reserved(at, reserving, Denial::Record);
         };
-        let identity = self.identity_of(at, who, &former);
+        let identity = (ends, format!("aoe {}, which releases it", reserving.from.addr));
         let reserving = Reserving { party: Some(party), ..reserving };
-        let takes_over = is_forced && self.is_on_record(at, party, desk);
-        match self.claim(now, party, identity, takes_over, desk) {
+        match self.claim(now, party, identity, false, desk) {
             Ok(()) => self.devices[at].reserving = Some(reserving),
             Err(why) => self.not_reserved(at, reserving, why),
         }
     }
 
-    /// A writer of this device is on record.
-    fn is_on_record(&self, at: usize, party: usize, desk: &mut dyn DialectDesk) -> bool {
-        let anybody = writer(self.devices[at].offer.device, 0, [0; 8]);
-        let of_device = |id: [u8; 16]| id[..3] == anybody[..3] && id[4..7] == anybody[4..7];
-        desk.exports().writer_on_record(self.parties.get(party).export).is_some_and(of_device)
+    /// As whom a station would be on record: while a device is reserved, only as one of those in the list.
+    fn owner(&self, at: usize, who: Who) -> Who {
+        match self.devices[at].offer.kept.reserved.is_empty() {
+            true => who,
+            false => Who::Reserved,
+        }
+    }
+
+    /// A device is reserved for nobody from now on.
+    fn forget_list(&mut self, at: usize, reserving: &Reserving) {
+        if let Some(party) = self.parties.find(at, Who::Reserved) {
+            self.parties.hide(party);
+            self.due.push_back(party);
+        }
+        self.set_reserved(at, Vec::new());
+        self.say_reserved(at, reserving.from, &reserving.header, reserving.command);
+    }
+
+    /// Whoever was to end has been let go of. That is on record, unless it could not be put there.
+    fn end_release(&mut self, at: usize, desk: &mut dyn DialectDesk) {
+        let on_record = self.on_record(at, desk);
+        if on_record == Some(OnRecord::Undecided) {
+            return;
+        }
+        let Some(reserving) = self.devices[at].reserving.take() else { return };
+        match on_record {
+            Some(OnRecord::Writer(writer)) if writer != Some(reserving.ends) => {
+                self.forget_list(at, &reserving);
+            }
+            _ => {
+                let code = ErrorCode::DeviceUnavailable;
+                self.refuse(reserving.from, &reserving.header, at, code);
+            }
+        }
     }
 
     /// What was granted the export to end is to.
     pub(super) fn ends_now(&self, party: usize) -> bool {
         let Party { offer, writing, is_ending, .. } = self.parties.get(party);
-        let releases = |r: &Reserving| r.is_of(party) && r.list.is_empty();
         let may_write = matches!(writing, Writing::Granted(_));
-        may_write && !is_ending && self.devices[*offer].reserving.as_ref().is_some_and(releases)
+        may_write && !is_ending && self.is_releasing(*offer, party)
+    }
+
+    /// A party is there to end.
+    pub(super) fn is_releasing(&self, at: usize, party: usize) -> bool {
+        let releases = |r: &Reserving| r.is_of(party) && r.list.is_empty();
+        self.devices[at].reserving.as_ref().is_some_and(releases)
     }
 
     pub(super) fn end_writer(&mut self, writer: usize, desk: &mut dyn DialectDesk) {
@@ -414,14 +474,14 @@ impl AoeServer {
         }
     }
 
-    /// That a writer has ended is on record.
+    /// A writer has ended: that is on record, or could not be put there.
     pub(super) fn released(&mut self, party: usize) {
         let offer = self.parties.get(party).offer;
         self.parties.get_mut(party).is_ending = false;
         self.due.push_back(party);
-        if let Some(reserving) = self.devices[offer].reserving.take_if(|r| r.is_of(party)) {
-            self.set_reserving(offer, Vec::new());
-            self.say_reserved(offer, reserving.from, &reserving.header, reserving.command);
+        let reserving = self.devices[offer].reserving.as_mut();
+        if let Some(reserving) = reserving.filter(|r| r.is_of(party)) {
+            reserving.has_ended = true;
         }
     }
 
@@ -445,11 +505,8 @@ impl AoeServer {
     /// not known yet.
     pub(super) fn settle(&mut self, at: usize, desk: &mut dyn DialectDesk) -> bool {
         let device = &self.devices[at].offer;
-        let Some(export) = desk.exports().find(&device.export) else { return true };
-        if !desk.exports().is_writer_known(export) {
-            return false;
-        }
-        let writer = desk.exports().writer_on_record(export);
+        let Some(OnRecord::Writer(writer)) = self.on_record(at, desk) else { return false };
+        let export = desk.exports().find(&device.export).expect("it has a record");
         let is_read_only = desk.exports().is_read_only(export);
         let is_in_force = |list: &&Vec<Mac>| {
             let names = !list.is_empty() && writer == Some(reserved_writer(device.device, list));
@@ -460,6 +517,40 @@ impl AoeServer {
         self.devices[at].is_settled = true;
         self.set_reserved(at, list);
         true
+    }
+
+    /// An export is being taken away: another that comes under its name has a record of its own.
+    pub(super) fn unsettle(&mut self, export: usize, desk: &mut dyn DialectDesk) {
+        for device in &mut self.devices {
+            if desk.exports().find(&device.offer.export).is_none_or(|at| at == export) {
+                let kept = &device.offer.kept;
+                device.is_settled = kept.reserved.is_empty() && kept.reserving.is_empty();
+            }
+        }
+    }
+
+    /// A request that changes or uses a device comes before it is known for whom that is reserved. True if it is known now.
+    pub(super) fn settle_for(
+        &mut self,
+        now: Time,
+        at: usize,
+        from: Sender,
+        header: &Header,
+        desk: &mut dyn DialectDesk,
+    ) -> bool {
+        if self.devices[at].is_settled || self.settle(at, desk) {
+            return true;
+        }
+        self.stats.undecided += 1;
+        if self.on_record(at, desk) == Some(OnRecord::Unread) {
+            if now >= self.reads_again_at {
+                self.reads_again_at = now + UNREAD_PAUSE;
+                let export = desk.exports().find(&self.devices[at].offer.export);
+                desk.exports().is_writer_known(export.expect("it has a record"));
+            }
+            self.refuse(from, header, at, ErrorCode::DeviceUnavailable);
+        }
+        false
     }
 
     fn say_reserved(&mut self, at: usize, to: Sender, header: &Header, command: ReserveCommand) {
@@ -480,6 +571,12 @@ pub fn station_writer(device: ShelfSlot, station: Addr) -> [u8; 16] {
 /// Who those are on record, together, for whom a device is reserved: in order, each once.
 pub fn reserved_writer(device: ShelfSlot, macs: &[[u8; 6]]) -> [u8; 16] {
     writer(device, 3, fold(macs).to_be_bytes())
+}
+
+/// Whether this is any writer of a device.
+fn is_writer_of(device: ShelfSlot, id: &[u8; 16]) -> bool {
+    let any = writer(device, 0, [0; 8]);
+    id[..3] == any[..3] && id[4..7] == any[4..7]
 }
 
 fn writer(device: ShelfSlot, kind: u8, which: [u8; 8]) -> [u8; 16] {

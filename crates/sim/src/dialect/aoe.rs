@@ -91,9 +91,15 @@ impl DialectUser {
         Some(station_writer(self.device()?, Addr::Sim(self.machine.stations[0])))
     }
 
+    /// All that it may be on record as, if it speaks AoE.
+    pub(super) fn writers(&self) -> Vec<[u8; 16]> {
+        let writers = |device| writers_of(device, self.machine.stations[0]);
+        self.device().map(writers).unwrap_or_default()
+    }
+
     /// It is on record as the writer, if it speaks AoE.
     pub(super) fn is_on_record(&self, export: &Export) -> Option<WriterRecord> {
-        let all = writers_of(self.device()?, self.machine.stations[0]);
+        let all = self.writers();
         export.record_medium()?.on_record().filter(|record| all.contains(&record.holder))
     }
 
@@ -131,8 +137,15 @@ impl DialectUser {
         if record.generation <= self.generation {
             return;
         }
-        self.generation = record.generation;
+        let former = std::mem::replace(&mut self.generation, record.generation);
         self.pending.values_mut().for_each(|pending| pending.granted(record.generation));
+        if export.was_taken_over_by_others(self.content, former, &self.writers()) {
+            // Of runs before another's only what is on its way can still come.
+            let lives = |run: &u32| {
+                *run == self.run || self.late.iter().any(|l| l.run == *run && l.until > now)
+            };
+            self.runs.retain(lives);
+        }
         coverage.aoe_granted += 1;
         self.late.retain(|late| late.until > now);
         self.late.sort_by_key(|late| late.stamp);

@@ -229,9 +229,10 @@ impl DialectUser {
             }
             // A drive of AoE cannot be written any more.
             ErrorKind::Unsupported => {
+                let mine = self.writers();
                 let was_fenced =
-                    |(me, generation)| export.was_fenced(self.content, generation, &me);
-                !self.read_only && self.aoe_writer().zip(wrote_under).is_some_and(was_fenced)
+                    |under| export.was_taken_over_by_others(self.content, under, &mine);
+                !self.read_only && !mine.is_empty() && wrote_under.is_some_and(was_fenced)
             }
             ErrorKind::ContentChanged => export.is_gone(self.content),
             ErrorKind::Io | ErrorKind::NoSpace => export.error_is_due(),
