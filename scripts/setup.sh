@@ -59,6 +59,7 @@ if [ "$want" = guest ]; then
   need xz-utils "its modules are packed" have xz
   need zstd "its modules are packed" have zstd
   need xfsprogs "'mkfs.xfs', 'xfs_repair', in a guest" have mkfs.xfs
+  need mmdebstrap "a root with systemd" have mmdebstrap
   need ipxe "a boot over AoE" test -e /usr/lib/ipxe/ipxe.lkrn
   need grub-common "disks that boot: 'grub-mkimage'" have grub-mkimage
   need grub-pc-bin "disks that boot" test -e /usr/lib/grub/i386-pc/boot.img

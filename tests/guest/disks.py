@@ -98,10 +98,10 @@ def bootable(lab, system, helper, initramfs, name="boot.img"):
     return image
 
 
-def make(image, folder, offset):
+def make(image, folder, offset, mib=MIB):
     with open(image, "wb") as file:
-        file.truncate(MIB << 20)
-    kib = ((MIB << 20) - offset) // 1024
+        file.truncate(mib << 20)
+    kib = ((mib << 20) - offset) // 1024
     at = ["-E", f"offset={offset}"] if offset else []
     run("mkfs.ext4", "-q", "-F", "-d", folder, *at, image, f"{kib}k", timeout=120)
     subprocess.run(["rm", "-rf", folder], check=True)

@@ -3,13 +3,17 @@
  *   helper files make|check DIR COUNT   files of 100 to 20000 octets, their content made of their
  *                                       number; each hundred is on the disk before it is told
  *   helper touch MB ROUNDS              memory that is written, and in each round compared and written anew
+ *   helper crypt DEVICE SECTORS         an encrypted device above it (dm-crypt): the first of the device mapper
+ *   helper uncrypt                      that is taken away
  *
  * Exits 1 with a line that says what is wrong. */
 #include <fcntl.h>
+#include <linux/dm-ioctl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -85,9 +89,37 @@ static int touch(size_t mb, int rounds) {
     return 0;
 }
 
+/* One request to the device mapper, with a table of one line or none. */
+static int mapper(unsigned long request, const char *device, long sectors) {
+    static struct { struct dm_ioctl head; struct dm_target_spec spec; char line[512]; } ask;
+    int control = open("/dev/mapper/control", O_RDWR);
+    if (control < 0) return fail("no device mapper", 0);
+    memset(&ask, 0, sizeof ask);
+    ask.head.version[0] = DM_VERSION_MAJOR;
+    ask.head.data_size = sizeof ask;
+    ask.head.data_start = sizeof ask.head;
+    strcpy(ask.head.name, "plain");
+    if (device) {
+        ask.head.target_count = 1;
+        ask.spec.length = sectors;
+        strcpy(ask.spec.target_type, "crypt");
+        int n = snprintf(ask.line, sizeof ask.line, "aes-xts-plain64 ");
+        for (int i = 0; i < 64; i++) n += snprintf(ask.line + n, sizeof ask.line - n, "%02x", (int)(mix(i) & 255));
+        snprintf(ask.line + n, sizeof ask.line - n, " 0 %s 0", device);
+    }
+    if (ioctl(control, request, &ask)) return fail("the device mapper refuses", (long)(request & 255));
+    return close(control);
+}
+
+static int encrypt_it(const char *device, long sectors) {
+    return mapper(DM_DEV_CREATE, 0, 0) || mapper(DM_TABLE_LOAD, device, sectors) || mapper(DM_DEV_SUSPEND, 0, 0);
+}
+
 int main(int argc, char **argv) {
     if (argc == 5 && !strcmp(argv[1], "files")) return files(!strcmp(argv[2], "make"), argv[3], atol(argv[4]));
     if (argc == 4 && !strcmp(argv[1], "touch")) return touch(atol(argv[2]), atoi(argv[3]));
-    fprintf(stderr, "usage: helper files make|check DIR COUNT | helper touch MB ROUNDS\n");
+    if (argc == 4 && !strcmp(argv[1], "crypt")) return encrypt_it(argv[2], atol(argv[3]));
+    if (argc == 2 && !strcmp(argv[1], "uncrypt")) return mapper(DM_DEV_REMOVE, 0, 0);
+    fprintf(stderr, "usage: helper files make|check DIR COUNT | touch MB ROUNDS | crypt DEVICE SECTORS | uncrypt\n");
     return 2;
 }

@@ -12,6 +12,7 @@ TOOLS = {
     "qemu-system-x86_64": "qemu-system-x86", "modprobe": "kmod", "depmod": "kmod", "cpio": "cpio", "xz": "xz-utils",
     "zstd": "zstd", "dpkg-deb": "dpkg", "cc": "build-essential", "mkfs.ext4": "e2fsprogs", "grub-mkimage": "grub-common",
     "nft": "nftables", "ldd": "libc-bin", "mkfs.xfs": "xfsprogs",
+    "mmdebstrap": "mmdebstrap",
 }
 GRUB = "/usr/lib/grub/i386-pc"
 # Longest time that one step of fetching may take: a network may swallow what is asked.

@@ -55,24 +55,42 @@ mount -t xfs $d /mnt
 helper files check /mnt 200 > /dev/null
 umount /mnt
 echo "disk: xfs"
+helper crypt $d {sectors}
+dd if=/tmp/a of=/dev/dm-0 bs=512 seek=7 oflag=direct conv=notrunc 2> /dev/null
+dd if=/dev/dm-0 bs=512 skip=7 count=1 iflag=direct 2> /dev/null | cmp - /tmp/a
+if dd if=$d bs=512 skip=7 count=1 iflag=direct 2> /dev/null | cmp -s - /tmp/a; then false; fi
+mkfs.ext4 -q -F /dev/dm-0
+mount -t ext4 /dev/dm-0 /mnt
+helper files make /mnt 200 > /dev/null
+umount /mnt
+fsck.ext4 -fn /dev/dm-0
+helper uncrypt
+helper crypt $d {sectors}
+mount -t ext4 /dev/dm-0 /mnt
+helper files check /mnt 200 > /dev/null
+umount /mnt
+helper uncrypt
+echo "disk: dm-crypt"
 {detach}
 """
 WANTED = ("BLKGETSIZE64", "O_DIRECT of 512 octets", "BLKFLSBUF", "BLKROSET", "partitions",
-          "mkfs, dumpe2fs, tune2fs, resize2fs, fsck", "xfs")
+          "mkfs, dumpe2fs, tune2fs, resize2fs, fsck", "xfs", "dm-crypt")
+# The modules of its cipher are named only at run time.
+CRYPT = ("aes_generic", "ecb", "xts", "dm-crypt")
 
 
-@room(300, each={"aoe": {"offers": (stage.AOE,), "uri": None}, **stage.OURS})
+@room(400, each={"aoe": {"offers": (stage.AOE,), "uri": None}, **stage.OURS})
 def tools(lab, offers, uri):
-    """Partitions, ext4 and xfs with their tools, sectors of 512 octets, and the ioctls of a disk."""
+    """Partitions, ext4 and xfs with their tools, dm-crypt, sectors of 512 octets, and the ioctls of a disk."""
     target = stage.target(lab, stage.sparse(lab, MIB), *offers)
     if uri:
         attach, detach = f"d=$(thinwire attach --insecure '{uri(lab)}' --block --as disk0)", "thinwire detach disk0"
     else:
         attach, detach = stage.AOE_WAIT + f"d={stage.AOE_DEVICE}", ""
-    work = WORK.format(attach=attach, detach=detach, octets=MIB << 20, last=(MIB << 11) - 1)
-    modules = ("xfs", *stage.EXT4, *(stage.BLOCK if uri else ["aoe"]))
+    work = WORK.format(attach=attach, detach=detach, octets=MIB << 20, sectors=MIB << 11, last=(MIB << 11) - 1)
+    modules = ("xfs", *stage.EXT4, *CRYPT, *(stage.BLOCK if uri else ["aoe"]))
     guest = stage.guest(lab, work, modules, [*TOOLS, *([stage.THINWIRE] if uri else [])])
-    guest.finishes(280).no_trouble()
+    guest.finishes(380).no_trouble()
     for wanted in (*WANTED, "BLKDISCARD is " + ("done" if uri else "refused")):
         check(f"disk: {wanted}\n" in guest.console, f"the disk failed at '{wanted}':\n{guest.last}")
     target.stop()

@@ -1,9 +1,11 @@
-"""A root file system on a disk across the switch: to a login and a clean power-off, and with the target away meanwhile."""
+"""A root file system on a disk across the switch: to a login and a clean power-off, with busybox and with systemd, and with the
+target away meanwhile."""
 
 import re
 import time
 
 import console
+import debian
 import disks
 import stage
 from harness import check
@@ -20,22 +22,30 @@ done
 """
 # How each protocol brings the root to the guest.
 AOE = {"offers": (stage.AOE,), "uri": None}
+# Longest end of a Debian.
+SHUTDOWN_S = 30
 ROOTS = {"aoe": AOE, **stage.OURS}
 
 
-def boot(lab, offers, uri):
-    """A target, and a guest that has its root there and somebody logged in."""
-    image = disks.root(lab, stage.SYSTEM, stage.HELPER)
+def start(lab, image, offers, uri, append=""):
+    """A target, and a guest that goes over to the root there."""
     target = stage.target(lab, image, *offers)
     if uri:
         command = ATTACH.format(uri=uri(lab))
-        guest = stage.guest(lab, command, (*stage.BLOCK, *stage.EXT4), [stage.THINWIRE], root="/dev/loop0")
+        guest = stage.guest(lab, command, (*stage.BLOCK, *stage.EXT4), [stage.THINWIRE], root="/dev/loop0", append=append)
     else:
-        guest = stage.guest(lab, stage.AOE_WAIT, ("aoe", *stage.EXT4), root=stage.AOE_DEVICE)
+        guest = stage.guest(lab, stage.AOE_WAIT, ("aoe", *stage.EXT4), root=stage.AOE_DEVICE, append=append)
     guest.says("guest-init: switching to", 120)
     # Of a process that systemd would spare: priority 1, SCHED_FIFO, and not to be killed for its memory.
     carried = re.findall(r"^guest: carried at (.*)$", guest.console, re.M)
     check(carried == (["1 1 -1000"] if uri else []), f"who carries the root is not prepared for it: {carried}")
+    return target, guest
+
+
+def boot(lab, offers, uri):
+    """The same, of busybox, with somebody logged in."""
+    image = disks.root(lab, stage.SYSTEM, stage.HELPER)
+    target, guest = start(lab, image, offers, uri)
     guest.says("^root-init: the root is .* ext4 rw", 60)
     console.login(guest)
     return image, target, guest
@@ -80,3 +90,21 @@ def away(lab, offers, uri):
     console.enter(guest, "echo 3 > /proc/sys/vm/drop_caches; helper files check d 1000; echo all: $?", "^all: 0", 200)
     console.enter(guest, "touch d/last && echo the root can be written", "^the root can be written", 60)
     shut_down(image, target, guest)
+
+
+@room(600, each=ROOTS)
+def systemd(lab, offers, uri):
+    """A Debian with systemd: to a login, files written and read back, and `systemctl poweroff`, within 30 s and to the end."""
+    image = debian.root(lab, stage.SYSTEM, stage.HELPER)
+    target, guest = start(lab, image, offers, uri, "systemd.show_status=1 fsck.mode=skip")
+    console.login(guest, 300)
+    console.enter(guest, "systemctl is-system-running --wait; echo it is up", "^it is up", 120)
+    console.enter(guest, "mkdir d; helper files make d 300 && helper files check d 300; echo all: $?", "^all: 0", 120)
+    guest.types("systemctl poweroff\n")
+    begun = time.monotonic()
+    guest.ends(120).no_trouble()
+    seconds = time.monotonic() - begun
+    print(f"      systemd ended after {seconds:.1f} s", flush=True)
+    check(seconds < SHUTDOWN_S, f"the guest took {seconds:.1f} s to shut down:\n{guest.last}")
+    target.stop()
+    stage.clean(image)

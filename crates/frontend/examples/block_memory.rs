@@ -77,6 +77,7 @@ fn serve(how: &str, place: PathBuf, bytes: u64) -> io::Result<()> {
             geometry,
             block_bytes: 512,
             read_only: false,
+            is_carrying: false,
         };
         Box::new(BlockFace::attach(config, pool)?)
     };

@@ -30,6 +30,7 @@ fn child() {
             geometry: volume.geometry(),
             block_bytes: words[2].parse().unwrap(),
             read_only: words[3..].contains(&"ro"),
+            is_carrying: false,
         };
         let mut face = BlockFace::attach(config, pool)?;
         println!("= serving");

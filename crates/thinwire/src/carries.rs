@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 
 use clap::ValueEnum;
-use thinwire_frontend::block::{outrank_others, prepare_process};
+use thinwire_frontend::block::{mount_apart, outrank_others, prepare_process};
 use thinwire_runtime::wait::Spin;
 
 use crate::cli::AttachArgs;
@@ -14,6 +14,10 @@ use crate::error::{Failure, Outcome};
 const RESERVE: &str = "/proc/sys/vm/min_free_kbytes";
 /// With the default of a small machine, 1 to 2 MiB, swap stands still; with this it went on with 192 MB of memory.
 const RESERVE_KIB_MIN: u64 = 16384;
+
+/// So little is retained of what a machine writes to a disk that it depends on: as much as there are buffers for that have
+/// been touched (`attachment/faces.rs`), if it comes in single pages, as swap does.
+pub const RETAINED_BYTES_CARRIED: usize = 4 << 20;
 
 /// What on a disk its machine depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -56,7 +60,8 @@ impl Carries {
     /// The first that was refused, with what to do.
     pub fn prepare(self) -> Outcome {
         let refused = prepare_process().into_iter().next();
-        refused.map_or_else(outrank_others, Err).map_err(|refusal| {
+        let apart = || if self == Carries::Root { mount_apart() } else { Ok(()) };
+        refused.map_or_else(outrank_others, Err).and_then(|()| apart()).map_err(|refusal| {
             Failure::failed(format!("cannot carry {self}: {refusal}, or attach without --carries"))
         })?;
         self.demand_reserve()?;

@@ -21,8 +21,6 @@ use crate::network::{Interrupt, NetworkLeaf, await_open};
 use crate::open::{VolumeHealth, VolumeOptions};
 use crate::uri::EbdSpec;
 
-/// Bytes of writes that were answered and not flushed, which a client keeps.
-const RETAINED_BYTES_MAX: usize = 32 << 20;
 /// One more than the highest number of a client of the implemented form: 255 is everybody.
 const CLIENTS: u8 = 255;
 
@@ -115,7 +113,7 @@ impl EbdLeaf {
                 WhenAwayArg::Wait => None,
                 WhenAwayArg::FailAfter(after) => Some(after),
             },
-            retained_bytes_max: RETAINED_BYTES_MAX,
+            retained_bytes_max: options.retained_bytes_max,
             label: spec.to_string(),
             seed: entropy(),
             canary: EbdCanary::None,

@@ -54,6 +54,8 @@ pub struct VolumeOptions {
     pub run_dir: PathBuf,
     /// Which thread sends requests.
     pub submission: Submission,
+    /// Of a remote volume: how much of what was written, and is not flushed, is kept to be sent again, in bytes.
+    pub retained_bytes_max: usize,
     /// What messages may advise.
     pub flags: CommandFlags,
     /// Readable when letting go in order is to be given up: for a command a signal that nobody has taken.
@@ -71,6 +73,9 @@ pub struct CommandFlags {
     pub waits: bool,
 }
 
+/// What is retained of a remote volume, unless it is said.
+const RETAINED_BYTES_MAX: usize = 32 << 20;
+
 impl VolumeOptions {
     /// Writable, block-granular, ten seconds of patience, waiting when the target is away; of a command
     /// that has `--take-over`.
@@ -87,6 +92,7 @@ impl VolumeOptions {
             wire: wire.clone(),
             run_dir,
             submission: Submission::Inline,
+            retained_bytes_max: RETAINED_BYTES_MAX,
             flags: CommandFlags { takes_over: true, ..CommandFlags::default() },
             hurry: None,
         }

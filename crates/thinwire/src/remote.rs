@@ -160,6 +160,7 @@ impl RemoteLeaf {
         config.insecure = security.insecure && key.is_none();
         config.key = key.as_ref().map(|key| security.initiator_key(key));
         config.losses_are_heard = options.losses_are_heard;
+        config.retained_bytes_max = options.retained_bytes_max;
         config.batching = options.wire.batching();
         config.integrity = spec.integrity.unwrap_or(false);
         config.when_away = match options.when_away {

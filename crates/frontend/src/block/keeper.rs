@@ -58,6 +58,7 @@ pub struct Setup {
     pub backing: PathBuf,
     /// Logical block.
     pub block_bytes: u32,
+    pub is_carrying: bool,
     /// No writes.
     pub read_only: bool,
 }
@@ -134,6 +135,9 @@ fn keep(setup: &Setup, inbox: &Receiver<Order>, outbox: &Sender<Answer>) {
             return;
         }
     };
+    if setup.is_carrying {
+        device.carry();
+    }
     let number = device.number();
     let _ = outbox.send(Answer::Ready(Ok(number)));
     // Ends when the shard's end is dropped; the device goes with it.

@@ -85,6 +85,13 @@ pub struct LoopDevice {
     file: File,
 }
 
+/// What a device gets that its machine depends on, as it stands below `/sys/block`:
+///
+/// * so little is outstanding that its process has touched memory for all of it before: requests of 16 KiB, and 16 of them;
+/// * writes are not held back in favour of reads (writeback throttling): whoever writes to get memory would wait there.
+const CARRYING: [(&str, &str); 3] =
+    [("max_sectors_kb", "16"), ("nr_requests", "16"), ("wbt_lat_usec", "0")];
+
 /// Binds a free loop device to `backing`, with direct I/O, without a partition scan.
 ///
 /// Waits for the server of `backing`, so not for the thread that is that server.
@@ -152,6 +159,14 @@ impl LoopDevice {
     /// Its N.
     pub fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Settings for a device that its machine depends on. In a kernel that has one of them not there is nothing to set.
+    pub fn carry(&self) {
+        for (setting, value) in CARRYING {
+            let _ =
+                std::fs::write(format!("/sys/block/loop{}/queue/{setting}", self.number), value);
+        }
     }
 
     /// Writes back what the kernel caches of the device, and flushes the volume.

@@ -35,7 +35,7 @@ use thinwire_buffer::Pool;
 use thinwire_volume::{Geometry, Volume};
 
 pub use error::BlockError;
-pub use process::{Refusal, outrank_others, prepare_process};
+pub use process::{Refusal, mount_apart, outrank_others, prepare_process, touch_ahead};
 pub use stale::clean_stale;
 
 use crate::fuse::{FuseConfig, FuseFace};
@@ -63,6 +63,8 @@ pub struct BlockConfig {
     pub geometry: Geometry,
     /// The device's logical block: 512 or 4096, the volume's own.
     pub block_bytes: u32,
+    /// Its machine depends on it: it swaps there, or has its root there.
+    pub is_carrying: bool,
     /// No writes, whatever the volume could do.
     pub read_only: bool,
 }
@@ -169,7 +171,8 @@ impl BlockFace {
     /// # Errors
     /// See [`BlockError`]; nothing is left behind then.
     pub fn attach(config: BlockConfig, pool: Pool) -> Result<Self, BlockError> {
-        let BlockConfig { run_dir, name, source, geometry, block_bytes, read_only } = config;
+        let BlockConfig { run_dir, name, source, geometry, block_bytes, is_carrying, read_only } =
+            config;
         let bytes = geometry.bytes;
         if !matches!(block_bytes, 512 | 4096)
             || bytes == 0
@@ -191,7 +194,8 @@ impl BlockFace {
         )?;
         let cannot_watch = || BlockError::system("cannot make a poll set");
         let (poll, timer) = poll_set(&fuse).map_err(io::Error::from).map_err(cannot_watch())?;
-        let setup = Setup { backing: PathBuf::from(fuse.path()), block_bytes, read_only };
+        let backing = PathBuf::from(fuse.path());
+        let setup = Setup { backing, block_bytes, is_carrying, read_only };
         let keeper = Keeper::start(setup).map_err(BlockError::system("cannot start a thread"))?;
         let mut face = BlockFace {
             fuse,

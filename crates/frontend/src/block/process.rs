@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 
 use rustix::mm::MlockAllFlags;
+use rustix::mount::MountPropagationFlags;
 
 /// Something the machine did not allow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +92,57 @@ pub fn outrank_others() -> Result<(), Refusal> {
         why: e.to_string(),
         remedy: "run as root or grant CAP_SYS_NICE (LimitRTPRIO=1 in a unit), outside of control groups without \
                  real-time budget",
+    })
+}
+
+/// How much of the heap and of the calling thread's stack is there before it is needed.
+const HEAP_AHEAD: usize = 8 << 20;
+/// And by how much it grows beyond that.
+const HEAP_STEP: libc::c_int = 256 << 10;
+const STACK_AHEAD: usize = 256 << 10;
+
+/// Touches heap and stack that serving may come to need: a page that is taken when it is touched first has to wait, as everybody
+/// does, until the disk that this process carries has freed one. To be called when all else that serving needs has been
+/// taken; from then on the heap gives nothing back.
+pub fn touch_ahead() {
+    #[cfg(target_env = "gnu")]
+    {
+        let options = [
+            (libc::M_TRIM_THRESHOLD, libc::c_int::MAX),
+            (libc::M_TOP_PAD, HEAP_STEP),
+            (libc::M_MMAP_MAX, 0),
+            (libc::M_ARENA_MAX, 1),
+        ];
+        for (option, value) in options {
+            // SAFETY: the call takes two integers and touches no memory of ours.
+            unsafe { libc::mallopt(option, value) };
+        }
+    }
+    touch_stack();
+    drop(std::hint::black_box(vec![1_u8; HEAP_AHEAD]));
+}
+
+#[inline(never)]
+fn touch_stack() {
+    std::hint::black_box([1_u8; STACK_AHEAD]);
+}
+
+/// From now on what this process mounts is seen by nobody else, so that whoever unmounts all there is at shutdown leaves the file
+/// alone that a root lies on: systemd does that by force, which ends a FUSE file system however busy it is. To be called
+/// before there are other threads.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn mount_apart() -> Result<(), Refusal> {
+    // SAFETY: the call takes an integer and touches no memory of ours.
+    let result = unsafe { libc::unshare(libc::CLONE_NEWNS) };
+    let parted = if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    let alone = parted.and_then(|()| Ok(rustix::mount::mount_change("/", flags)?));
+    alone.map_err(|e| Refusal {
+        what: "mounting out of others' sight (unshare)",
+        why: e.to_string(),
+        remedy: "run as root or grant CAP_SYS_ADMIN",
     })
 }
 

@@ -101,6 +101,7 @@ fn serve(dir: &Path) -> io::Result<()> {
         geometry: volume.geometry(),
         block_bytes: 512,
         read_only: false,
+        is_carrying: false,
     };
     let mut face = BlockFace::attach(config, pool)?;
     let stdin = io::stdin();

@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use thinwire_runtime::confine::give_up_least;
 use thinwire_runtime::wait::Spin;
 
-use crate::carries::Carries;
+use crate::carries::{Carries, RETAINED_BYTES_CARRIED};
 use crate::cli::AttachArgs;
 use crate::control::ControlServer;
 use crate::error::{Failure, Outcome, ParseError};
@@ -86,6 +86,7 @@ impl Wanted {
         if let Some(carries) = args.carries {
             carries.check(args)?;
             options.wire.spin = Some(Spin::Off);
+            options.retained_bytes_max = RETAINED_BYTES_CARRIED;
         }
         let mut volume = args.volume.clone();
         volume.try_map_paths(&|path| absolute(path))?;
