@@ -6,7 +6,7 @@ use thinwire_volume::{ChangeError, IoError, WriterRecord};
 
 use crate::exports::{DoorCanary, Exports};
 use crate::holder::{Grant, Holder, Member};
-use crate::record::{OnRecord, RecordState};
+use crate::record::{RecordState, RecordedWriter};
 use crate::spread::{Asked, Fence, Untold};
 use crate::twin::{Pulse, Twin};
 use crate::users::{Denial, Denied, InitiatorRun, User, Users};
@@ -169,14 +169,14 @@ impl Exports {
     }
 
     /// Who is on record as the writer. Reads nothing anew: see [`Exports::is_writer_known`].
-    pub fn writer_on_record(&self, export: usize) -> OnRecord {
+    pub fn writer_on_record(&self, export: usize) -> RecordedWriter {
         let e = &self.exports[export];
         match e.record {
-            RecordState::Unread(_) => OnRecord::Unread,
+            RecordState::Unread(_) => RecordedWriter::Unread,
             RecordState::Settled if e.claims == 0 && e.changed.is_none() => {
-                OnRecord::Writer(e.writer.is_held().then_some(e.writer.holder))
+                RecordedWriter::Writer(e.writer.is_held().then_some(e.writer.holder))
             }
-            _ => OnRecord::Undecided,
+            _ => RecordedWriter::Undecided,
         }
     }
 

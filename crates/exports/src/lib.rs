@@ -69,7 +69,7 @@ pub use claims::WriteClaim;
 pub use dialect::{Dialect, DialectDesk, Done, Refused, Submitted, Wish};
 pub use exports::{DoorCanary, DoorStats, ExportConfig, Exports, ExportsConfig};
 pub use ios::{IoTicket, Permit};
-pub use record::OnRecord;
+pub use record::RecordedWriter;
 pub use report::{ExportReport, RecordReport, WriterReport};
 pub use spread::{DoorLetter, SpreadConfig};
 pub use users::{Denial, Denied, Granted, InitiatorRun, NoEntry, Pass, User, Users};

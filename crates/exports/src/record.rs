@@ -68,7 +68,7 @@ impl RecordState {
 
 /// What is known of who is on record as the writer of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnRecord {
+pub enum RecordedWriter {
     /// This one, durably, or nobody; and nobody waits for it.
     Writer(Option<[u8; 16]>),
     /// It is being found out, or changed, or a claim waits.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, Time};
 use thinwire_exports::{
-    Denial, Denied, DialectDesk, Granted, InitiatorRun, OnRecord, User, WriteClaim,
+    Denial, Denied, DialectDesk, Granted, InitiatorRun, RecordedWriter, User, WriteClaim,
 };
 use thinwire_wire::aoe::{
     ErrorCode, Header, RefusedBy, Reservation, ReserveCommand, SECTOR_BYTES, ShelfSlot, ata_error,
@@ -287,7 +287,7 @@ impl AoeServer {
     }
 
     /// What is on record of the writer of a device's export; `None` if there is no such export.
-    fn on_record(&self, at: usize, desk: &mut dyn DialectDesk) -> Option<OnRecord> {
+    fn on_record(&self, at: usize, desk: &mut dyn DialectDesk) -> Option<RecordedWriter> {
         let export = desk.exports().find(&self.devices[at].offer.export)?;
         Some(desk.exports().writer_on_record(export))
     }
@@ -298,7 +298,7 @@ impl AoeServer {
         let is_kept = self.keeper.as_ref().is_none_or(|keeper| keeper.is_kept(offer.device));
         let is_kept = is_kept || self.canary == AoeCanary::ListNotKept;
         // Of one who is just being granted it nothing is taken over that nobody has asked for.
-        let may = is_kept && matches!(self.on_record(at, desk), Some(OnRecord::Writer(_)));
+        let may = is_kept && matches!(self.on_record(at, desk), Some(RecordedWriter::Writer(_)));
         if !may && !is_late {
             return;
         }
@@ -374,9 +374,9 @@ impl AoeServer {
         let who = self.who(at, reserving.from);
         let is_forced = reserving.command == ReserveCommand::ForceSet;
         let on_record = match self.on_record(at, desk) {
-            Some(OnRecord::Writer(on_record)) => on_record,
-            Some(OnRecord::Undecided) => return self.stats.undecided += 1,
-            Some(OnRecord::Unread) | None => {
+            Some(RecordedWriter::Writer(on_record)) => on_record,
+            Some(RecordedWriter::Undecided) => return self.stats.undecided += 1,
+            Some(RecordedWriter::Unread) | None => {
                 let code = ErrorCode::DeviceUnavailable;
                 return self.refuse(reserving.from, &reserving.header, at, code);
             }
@@ -430,12 +430,12 @@ impl AoeServer {
     /// Whoever was to end has been let go of. That is on record, unless it could not be put there.
     fn end_release(&mut self, at: usize, desk: &mut dyn DialectDesk) {
         let on_record = self.on_record(at, desk);
-        if on_record == Some(OnRecord::Undecided) {
+        if on_record == Some(RecordedWriter::Undecided) {
             return;
         }
         let Some(reserving) = self.devices[at].reserving.take() else { return };
         match on_record {
-            Some(OnRecord::Writer(writer)) if writer != Some(reserving.ends) => {
+            Some(RecordedWriter::Writer(writer)) if writer != Some(reserving.ends) => {
                 self.forget_list(at, &reserving);
             }
             _ => {
@@ -505,7 +505,7 @@ impl AoeServer {
     /// not known yet.
     pub(super) fn settle(&mut self, at: usize, desk: &mut dyn DialectDesk) -> bool {
         let device = &self.devices[at].offer;
-        let Some(OnRecord::Writer(writer)) = self.on_record(at, desk) else { return false };
+        let Some(RecordedWriter::Writer(writer)) = self.on_record(at, desk) else { return false };
         let export = desk.exports().find(&device.export).expect("it has a record");
         let is_read_only = desk.exports().is_read_only(export);
         let is_in_force = |list: &&Vec<Mac>| {
@@ -542,7 +542,7 @@ impl AoeServer {
             return true;
         }
         self.stats.undecided += 1;
-        if self.on_record(at, desk) == Some(OnRecord::Unread) {
+        if self.on_record(at, desk) == Some(RecordedWriter::Unread) {
             if now >= self.reads_again_at {
                 self.reads_again_at = now + UNREAD_PAUSE;
                 let export = desk.exports().find(&self.devices[at].offer.export);
