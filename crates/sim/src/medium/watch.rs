@@ -60,8 +60,8 @@ impl Fence {
             {
                 Some(format!(
                     "sector {address} was written with version {version} by run {run}, after \
-                     {:?} had been granted the export",
-                    self.granted_runs
+                     run {} had been granted the export",
+                    self.granted_runs.iter().map(u32::to_string).collect::<Vec<_>>().join(" or ")
                 ))
             }
             _ => None,
