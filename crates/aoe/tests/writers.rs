@@ -184,6 +184,33 @@ fn the_record_says_which_list_is_in_force() {
     assert!(world.raw_write(station(2), 0, 2).is_done());
 }
 
+/// Nobody is on record before the list is durable, and nobody waits for ever for a folder that takes nothing.
+#[test]
+fn a_list_comes_into_force_once_it_is_kept() {
+    let mut world = World::new();
+    world.kept.1.set(true);
+    assert_eq!(world.reserve(station(1), Set, &[mac(1)]), None);
+    assert_eq!(world.kept.0.borrow()[&DEVICE].reserving, [mac(1)]);
+    assert_eq!(world.raw_write(station(1), 0, 1), Told::Nothing, "whoever it will be asks again");
+    assert_eq!(world.reserve(station(2), ForceSet, &[mac(2)]), None, "one at a time");
+    // Killed now, it is as if nobody had asked.
+    world.crash();
+    assert_eq!(world.reserve(station(1), Read, &[]), Some(Ok(Vec::new())));
+    assert!(world.raw_write(station(2), 0, 2).is_done());
+    assert_eq!(world.reserve(station(2), Set, &[]), Some(Ok(Vec::new())));
+    assert_eq!(world.reserve(station(1), Set, &[mac(1)]), None);
+    world.kept.1.set(false);
+    world.pass(Duration::from_millis(20));
+    assert_eq!(world.reserve(station(2), Read, &[]), Some(Ok(vec![mac(1)])));
+    // Or it never is.
+    world.kept.1.set(true);
+    assert_eq!(world.reserve(station(1), Set, &[mac(1), mac(2)]), None);
+    world.pass(Duration::from_secs(6));
+    assert_eq!(world.reserve(station(2), Read, &[]), Some(Ok(vec![mac(1)])), "as before");
+    assert!(world.kept.0.borrow()[&DEVICE].reserving.is_empty());
+    assert!(world.raw_write(station(1), 0, 3).is_done());
+}
+
 /// A write is in the store when another takes over: that is answered once it has landed, so that it does not land on what the
 /// new writer writes.
 #[test]

@@ -5,18 +5,21 @@
 //! * `requests.rs`: ATA commands
 //! * `order.rs`: writes of one export that overlap, in the order in which they came
 //! * `queries.rs`: config strings, masks, announcements, and other servers of the same device
-//! * `reserving.rs`: who may write, and for whom a device is reserved
+//! * `writers.rs`: who may write
+//! * `reserving.rs`: for whom a device is reserved; `releasing.rs`: the end of a writer
 
 mod order;
 mod parties;
 mod port;
 mod queries;
+mod releasing;
 mod requests;
 mod reserving;
+mod writers;
 
 pub use self::parties::mac_of;
 pub use self::port::AoePort;
-pub use self::reserving::{reserved_writer, station_writer};
+pub use self::writers::{reserved_writer, station_writer};
 
 use std::collections::VecDeque;
 

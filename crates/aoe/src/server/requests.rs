@@ -9,7 +9,7 @@ use thinwire_wire::aoe::{
 };
 
 use super::parties::{Asked, Sender, Stage, Who, Writing};
-use super::reserving::answer_to;
+use super::writers::answer_to;
 use super::{AoeCanary, AoeServer};
 
 /// Another was granted the export, and it is not given back: a drive that cannot be written says so at once.

@@ -86,9 +86,9 @@ struct Flight {
     bytes: Vec<u8>,
 }
 
-/// What a server has had kept, by device.
+/// What a server has had kept, by device; and whether nothing that comes is durable for now.
 #[derive(Clone, Default)]
-pub struct Kept(pub Rc<RefCell<BTreeMap<ShelfSlot, AoeKept>>>);
+pub struct Kept(pub Rc<RefCell<BTreeMap<ShelfSlot, AoeKept>>>, pub Rc<Cell<bool>>);
 
 impl AoeKeeper for Kept {
     fn keep(&mut self, device: ShelfSlot, kept: &AoeKept) {
@@ -96,7 +96,7 @@ impl AoeKeeper for Kept {
     }
 
     fn is_kept(&self, _: ShelfSlot) -> bool {
-        true
+        !self.1.get()
     }
 }
 
