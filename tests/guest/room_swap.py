@@ -26,15 +26,16 @@ echo "guest: swapped"
 LOCAL = []
 
 
-def swap(lab, attach, detach="swapoff $device", modules=(), add=(), seconds=600, **options):
+def swap(lab, attach, detach="swapoff $device", modules=(), add=(), seconds=600, touched=TOUCHED_MB, rounds=ROUNDS,
+         least=ROUNDS * (TOUCHED_MB - GUEST_MB), **options):
     """Has a guest swap, and returns the seconds that its program took."""
-    work = WORK.format(attach=attach, detach=detach, touched=TOUCHED_MB, rounds=ROUNDS)
+    work = WORK.format(attach=attach, detach=detach, touched=touched, rounds=rounds)
     guest = stage.guest(lab, work, modules, add, memory=GUEST_MB, **options)
     guest.finishes(seconds).no_trouble()
     check("guest: swapped" in guest.console, "the guest did not come to its end")
     swapped = int(re.search(r"^pswpout (\d+)", guest.console, re.M)[1]) * 4096 >> 20
-    check(swapped > ROUNDS * (TOUCHED_MB - GUEST_MB), f"only {swapped} MiB were swapped: the room shows nothing")
-    return float(re.search(rf"helper: round {ROUNDS} after ([\d.]+) s", guest.console)[1]), swapped
+    check(swapped > least, f"only {swapped} MiB were swapped: the room shows nothing")
+    return float(re.search(rf"helper: round {rounds} after ([\d.]+) s", guest.console)[1]), swapped
 
 
 def local(lab):
@@ -78,6 +79,14 @@ def carried(lab, offers, uri):
     """Swap over our initiator in the guest, which carries it."""
     stage.target(lab, f"memory:{SWAP_MIB}M", *offers)
     compare(lab, "carried", 8, *ours(lab, uri))
+
+
+@room(60, quick=True)
+def small(lab):
+    """One round over less, in `make test`."""
+    stage.target(lab, f"memory:{SWAP_MIB}M")
+    seconds, swapped = ours(lab, stage.OURS["native"]["uri"], seconds=55, touched=80, rounds=1, least=25)
+    print(f"      one round after {seconds:.1f} s, {swapped} MiB swapped out", flush=True)
 
 
 def written(lab, name, carries, before, seconds):

@@ -5,14 +5,11 @@ from registry import Test
 ROOMS = []
 # Those that `make test` has.
 QUICK = set()
-# Those whose bar has not been met, and why: they run when they are named.
-MISSED = {}
 
 
-def room(seconds, each=None, mtu=9000, quick=False, missed=None):
+def room(seconds, each=None, mtu=9000, quick=False):
     """Registers a room: a function of a fresh laboratory, and so many seconds it may take at most. With `each`, a dict of
-    name suffix -> keyword arguments, one a row. Frames are not protected: the dialects know no keys. With `missed`, the reason why it does not pass
-    yet, it runs only when it is named."""
+    name suffix -> keyword arguments, one a row. Frames are not protected: the dialects know no keys."""
     def register(function):
         base = f"{function.__module__.removeprefix('room_')}.{function.__name__}"
         for suffix, arguments in (each or {"": {}}).items():
@@ -21,8 +18,6 @@ def room(seconds, each=None, mtu=9000, quick=False, missed=None):
             call.__doc__ = function.__doc__
             name = f"{base}.{suffix}" if suffix else base
             ROOMS.append(Test(name, call, seconds, 1, mtu, True, "insecure"))
-            if missed:
-                MISSED[name] = missed
             if quick:
                 QUICK.add(name)
         return function

@@ -28,7 +28,7 @@ import kernel  # noqa: E402
 import node  # noqa: E402
 import single  # noqa: E402
 import stage  # noqa: E402
-from rooms import MISSED, QUICK, ROOMS  # noqa: E402
+from rooms import QUICK, ROOMS  # noqa: E402
 
 
 def load():
@@ -73,11 +73,6 @@ def main():
             return 2
     chosen = [r for r in ROOMS if not args.names or any(n in r.name for n in args.names)]
     chosen = [r for r in chosen if not args.quick or r.name in QUICK]
-    if not args.names:
-        # Said each time, so that nobody takes them for passed.
-        for room in [r for r in chosen if r.name in MISSED]:
-            print(f"missed: {room.name}: {MISSED[room.name]}", flush=True)
-        chosen = [r for r in chosen if r.name not in MISSED]
     if os.geteuid() != 0:
         print("Guests need root: they make network namespaces, a bridge and taps.", file=sys.stderr)
         return 1
