@@ -13,6 +13,9 @@ use thinwire_wire::aoe::{
 
 use ReserveCommand::{ForceSet, Read, Set};
 
+/// How Reserve/Release is refused while the device is not to be had.
+const UNAVAILABLE: u8 = ErrorCode::DeviceUnavailable as u8;
+
 #[test]
 fn each_station_is_a_writer_of_its_own() {
     let mut world = World::new();
@@ -209,6 +212,54 @@ fn a_list_comes_into_force_once_it_is_kept() {
     assert_eq!(world.reserve(station(2), Read, &[]), Some(Ok(vec![mac(1)])), "as before");
     assert!(world.kept.0.borrow()[&DEVICE].reserving.is_empty());
     assert!(world.raw_write(station(1), 0, 3).is_done());
+}
+
+/// A record that cannot be read is read again: whoever comes first when it can be finds the device as it was.
+#[test]
+fn a_record_that_cannot_be_read_is_read_again() {
+    for is_reserved in [false, true] {
+        let (mut world, fails) = World::unrecorded();
+        if is_reserved {
+            assert_eq!(world.reserve(station(1), Set, &[mac(1)]), Some(Ok(vec![mac(1)])));
+        }
+        fails.set(Some(Op::LoadWriter));
+        world.crash();
+        assert_eq!(world.reserve(station(1), Set, &[]), Some(Err(UNAVAILABLE)));
+        fails.set(None);
+        world.pass(Duration::from_millis(1100));
+        if is_reserved {
+            // This has it read again, the next finds it.
+            world.raw_write(station(2), 0, 2);
+            assert_eq!(world.raw_write(station(2), 0, 2), RESERVED);
+            assert!(world.raw_write(station(1), 0, 1).is_done());
+        } else {
+            let told = world.reserve(station(1), Set, &[mac(1)]);
+            assert!(told.is_none() || told == Some(Ok(vec![mac(1)])), "{told:?}");
+            world.pass(Duration::from_millis(20));
+            assert_eq!(world.reserve(station(2), Read, &[]), Some(Ok(vec![mac(1)])));
+        }
+    }
+}
+
+/// A release is done once the record says so: one that cannot be put there leaves the device as it was.
+#[test]
+fn a_release_that_cannot_be_recorded_is_refused() {
+    let (mut world, fails) = World::unrecorded();
+    assert_eq!(world.reserve(station(1), Set, &[mac(1)]), Some(Ok(vec![mac(1)])));
+    for restarts in [false, true] {
+        if restarts {
+            world.crash();
+        }
+        fails.set(Some(Op::StoreWriter));
+        assert_ne!(world.reserve(station(1), Set, &[]), Some(Ok(Vec::new())));
+        fails.set(None);
+        world.pass(Duration::from_secs(6));
+        assert_eq!(world.reserve(station(2), Read, &[]), Some(Ok(vec![mac(1)])), "{restarts}");
+        assert_eq!(world.raw_write(station(2), 0, 2), RESERVED);
+        assert!(world.raw_write(station(1), 0, 1).is_done(), "{restarts}");
+    }
+    assert_eq!(world.reserve(station(1), Set, &[]), Some(Ok(Vec::new())));
+    assert!(world.raw_write(station(2), 0, 2).is_done());
 }
 
 /// A write is in the store when another takes over: that is answered once it has landed, so that it does not land on what the

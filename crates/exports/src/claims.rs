@@ -168,16 +168,21 @@ impl Exports {
         !matches!(record, RecordState::Reading | RecordState::Unread(_))
     }
 
-    /// Who is on record as the writer. Reads nothing anew: see [`Exports::is_writer_known`].
+    /// Who is on record as the writer, whoever waits for it. Reads nothing anew: see [`Exports::is_writer_known`].
     pub fn writer_on_record(&self, export: usize) -> RecordedWriter {
         let e = &self.exports[export];
         match e.record {
             RecordState::Unread(_) => RecordedWriter::Unread,
-            RecordState::Settled if e.claims == 0 && e.changed.is_none() => {
+            RecordState::Settled if e.changed.is_none() => {
                 RecordedWriter::Writer(e.writer.is_held().then_some(e.writer.holder))
             }
             _ => RecordedWriter::Undecided,
         }
+    }
+
+    /// Whether somebody waits to be granted an export.
+    pub fn is_claimed(&self, export: usize) -> bool {
+        self.exports[export].claims > 0
     }
 
     /// Whether nobody may write it.

@@ -69,9 +69,9 @@ impl RecordState {
 /// What is known of who is on record as the writer of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordedWriter {
-    /// This one, durably, or nobody; and nobody waits for it.
+    /// This one, durably, or nobody.
     Writer(Option<[u8; 16]>),
-    /// It is being found out, or changed, or a claim waits.
+    /// It is being found out, or changed.
     Undecided,
     /// It could not be read.
     Unread,

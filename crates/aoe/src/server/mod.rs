@@ -146,6 +146,8 @@ struct Device {
     reserving: Option<Reserving>,
     /// It is known which of the lists that were kept is in force.
     is_settled: bool,
+    /// When a record that could not be read is read again, at the soonest.
+    reads_again_at: Time,
 }
 
 /// A link of a server.
@@ -170,8 +172,6 @@ pub struct AoeServer {
     /// Stations that are a device that is here, too, as far as people have been told.
     rivals: Vec<(Addr, ShelfSlot)>,
     heard_at: Time,
-    /// When a record that could not be read is read again.
-    reads_again_at: Time,
     tag: u32,
     transactions: u32,
     numbers: u64,
@@ -200,7 +200,15 @@ impl AoeServer {
             if order == names.len() {
                 names.push(offer.export.clone());
             }
-            devices.push(Device { offer, order, ports: Vec::new(), reserving: None, is_settled });
+            let (ports, reads_again_at) = (Vec::new(), Time::ZERO);
+            devices.push(Device {
+                offer,
+                order,
+                ports,
+                reserving: None,
+                is_settled,
+                reads_again_at,
+            });
         }
         AoeServer {
             devices,
@@ -212,7 +220,6 @@ impl AoeServer {
             gauge: Gauge::default(),
             rivals: Vec::new(),
             heard_at: Time::ZERO,
-            reads_again_at: Time::ZERO,
             tag: seed as u32,
             transactions: 0,
             numbers: 0,

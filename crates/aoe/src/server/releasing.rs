@@ -22,7 +22,7 @@ impl AoeServer {
     ) {
         let who = self.who(at, reserving.from);
         let is_forced = reserving.command == ReserveCommand::ForceSet;
-        let on_record = match self.on_record(at, desk) {
+        let on_record = match self.on_record_alone(now, at, desk) {
             Some(RecordedWriter::Writer(on_record)) => on_record,
             Some(RecordedWriter::Undecided) => return self.stats.undecided += 1,
             Some(RecordedWriter::Unread) | None => {
@@ -77,8 +77,8 @@ impl AoeServer {
     }
 
     /// Whoever was to end has been let go of. That is on record, unless it could not be put there.
-    pub(super) fn end_release(&mut self, at: usize, desk: &mut dyn DialectDesk) {
-        let on_record = self.on_record(at, desk);
+    pub(super) fn end_release(&mut self, now: Time, at: usize, desk: &mut dyn DialectDesk) {
+        let on_record = self.on_record(now, at, desk);
         if on_record == Some(RecordedWriter::Undecided) {
             return;
         }

@@ -105,10 +105,10 @@ impl AoeServer {
     pub(super) fn look_at_kept(&mut self, now: Time, desk: &mut dyn DialectDesk) {
         for at in 0..self.devices.len() {
             if !self.devices[at].is_settled {
-                self.settle(at, desk);
+                self.settle(now, at, desk);
             }
             match &self.devices[at].reserving {
-                Some(reserving) if reserving.has_ended => self.end_release(at, desk),
+                Some(reserving) if reserving.has_ended => self.end_release(now, at, desk),
                 Some(reserving) if reserving.party.is_none() => {
                     self.go_on_reserving(now, at, desk);
                 }
@@ -125,14 +125,36 @@ impl AoeServer {
         if self.devices.iter().any(waits) { now + KEPT_LOOK } else { Time::NEVER }
     }
 
-    /// What is on record of the writer of a device's export; `None` if there is no such export.
+    /// What is on record of the writer of a device's export; `None` if there is no such export. What cannot be read is read again.
     pub(super) fn on_record(
-        &self,
+        &mut self,
+        now: Time,
         at: usize,
         desk: &mut dyn DialectDesk,
     ) -> Option<RecordedWriter> {
+        let device = &mut self.devices[at];
+        let export = desk.exports().find(&device.offer.export)?;
+        let on_record = desk.exports().writer_on_record(export);
+        if on_record == RecordedWriter::Unread && now >= device.reads_again_at {
+            device.reads_again_at = now + UNREAD_PAUSE;
+            desk.exports().is_writer_known(export);
+        }
+        Some(on_record)
+    }
+
+    /// The same, if nobody waits to be granted the export, so that it is not just about to be another.
+    pub(super) fn on_record_alone(
+        &mut self,
+        now: Time,
+        at: usize,
+        desk: &mut dyn DialectDesk,
+    ) -> Option<RecordedWriter> {
+        let on_record = self.on_record(now, at, desk)?;
         let export = desk.exports().find(&self.devices[at].offer.export)?;
-        Some(desk.exports().writer_on_record(export))
+        Some(match desk.exports().is_claimed(export) {
+            true => RecordedWriter::Undecided,
+            false => on_record,
+        })
     }
 
     fn go_on_reserving(&mut self, now: Time, at: usize, desk: &mut dyn DialectDesk) {
@@ -141,7 +163,9 @@ impl AoeServer {
         let is_kept = self.keeper.as_ref().is_none_or(|keeper| keeper.is_kept(offer.device));
         let is_kept = is_kept || self.canary == AoeCanary::ListNotKept;
         // Of one who is just being granted it nothing is taken over that nobody has asked for.
-        let may = is_kept && matches!(self.on_record(at, desk), Some(RecordedWriter::Writer(_)));
+        let on_record = self.on_record_alone(now, at, desk);
+        let is_known = matches!(on_record, Some(RecordedWriter::Writer(_)));
+        let may = is_kept && (is_known || self.is_read_only(at, desk));
         if !may && !is_late {
             return;
         }
@@ -223,11 +247,14 @@ impl AoeServer {
 
     /// Sees which of the lists that were kept is in force: that of those who are on record as the writer. False if that is
     /// not known yet.
-    pub(super) fn settle(&mut self, at: usize, desk: &mut dyn DialectDesk) -> bool {
+    pub(super) fn settle(&mut self, now: Time, at: usize, desk: &mut dyn DialectDesk) -> bool {
+        let is_read_only = self.is_read_only(at, desk);
+        let writer = match self.on_record_alone(now, at, desk) {
+            Some(RecordedWriter::Writer(writer)) => writer,
+            Some(_) if is_read_only => None,
+            _ => return false,
+        };
         let device = &self.devices[at].offer;
-        let Some(RecordedWriter::Writer(writer)) = self.on_record(at, desk) else { return false };
-        let export = desk.exports().find(&device.export).expect("it has a record");
-        let is_read_only = desk.exports().is_read_only(export);
         let is_in_force = |list: &&Vec<Mac>| {
             let names = !list.is_empty() && writer == Some(reserved_writer(device.device, list));
             names || is_read_only && **list == device.kept.reserved
@@ -237,6 +264,11 @@ impl AoeServer {
         self.devices[at].is_settled = true;
         self.set_reserved(at, list);
         true
+    }
+
+    fn is_read_only(&self, at: usize, desk: &mut dyn DialectDesk) -> bool {
+        let export = desk.exports().find(&self.devices[at].offer.export);
+        export.is_some_and(|export| desk.exports().is_read_only(export))
     }
 
     /// An export is being taken away: another that comes under its name has a record of its own.
@@ -260,16 +292,11 @@ impl AoeServer {
         header: &Header,
         desk: &mut dyn DialectDesk,
     ) -> bool {
-        if self.devices[at].is_settled || self.settle(at, desk) {
+        if self.devices[at].is_settled || self.settle(now, at, desk) {
             return true;
         }
         self.stats.undecided += 1;
-        if self.on_record(at, desk) == Some(RecordedWriter::Unread) {
-            if now >= self.reads_again_at {
-                self.reads_again_at = now + UNREAD_PAUSE;
-                let export = desk.exports().find(&self.devices[at].offer.export);
-                desk.exports().is_writer_known(export.expect("it has a record"));
-            }
+        if self.on_record(now, at, desk) == Some(RecordedWriter::Unread) && self.may_answer(now) {
             self.refuse(from, header, at, ErrorCode::DeviceUnavailable);
         }
         false

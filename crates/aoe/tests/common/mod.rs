@@ -24,7 +24,7 @@ use thinwire_wire::aoe::{AoeCommand, AtaCommand, AtaRegisters, Body, Frame, Head
 
 #[allow(unused_imports, reason = "each test binary uses its part")]
 pub use asking::{RESERVED, Told, add, delete};
-pub use parts::{SharedStore, Slow};
+pub use parts::{SharedStore, Slow, Unrecorded};
 
 /// Of its first link, to which all clients are, and of its second, where only stations of a test are.
 pub const SERVER: Addr = Addr::Mac([2, 0, 0, 0, 0, 1]);
@@ -170,6 +170,16 @@ impl World {
             Box::new(Slow::new(Box::new(store), its_gate.clone(), its_losses.clone()))
         };
         (World::over(offers, Box::new(over)), gate, losses)
+    }
+
+    /// One whose record of who writes cannot be read, or stored, while the cell says so.
+    pub fn unrecorded() -> (Self, Rc<Cell<Option<Op>>>) {
+        let fails = Rc::<Cell<Option<Op>>>::default();
+        let its = fails.clone();
+        let over = move |store, _: &Pool| -> Box<dyn Volume> {
+            Box::new(Unrecorded::new(Box::new(store), its.clone()))
+        };
+        (World::over(vec![offer(false)], Box::new(over)), fails)
     }
 
     /// One whose volume is made of the store anew whenever the target begins anew.

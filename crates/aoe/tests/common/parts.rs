@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use thinwire_volume::{Completion, Geometry, Identity, Io, Volume, VolumeEvent};
+use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume, VolumeEvent};
 
 /// A store that outlives the target that serves it: the medium.
 #[derive(Clone)]
@@ -86,5 +86,43 @@ impl Volume for Slow {
         let lost = self.losses.get() > self.told;
         events.extend(lost.then_some(VolumeEvent::Lost));
         self.told = self.losses.get();
+    }
+}
+
+/// A volume whose record of who writes cannot be read, or stored, while it is told so.
+pub struct Unrecorded {
+    inner: Box<dyn Volume>,
+    fails: Rc<Cell<Option<Op>>>,
+    failed: Vec<Completion>,
+}
+
+impl Unrecorded {
+    pub fn new(inner: Box<dyn Volume>, fails: Rc<Cell<Option<Op>>>) -> Self {
+        Unrecorded { inner, fails, failed: Vec::new() }
+    }
+}
+
+impl Volume for Unrecorded {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn identity(&self) -> Identity {
+        self.inner.identity()
+    }
+    fn submit(&mut self, io: Io) {
+        match self.fails.get() == Some(io.op) {
+            true => {
+                let error = io.error(ErrorKind::Io, "unrecorded");
+                self.failed.push(Completion::new(io.token, Err(error)));
+            }
+            false => self.inner.submit(io),
+        }
+    }
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.failed);
+        self.inner.poll(done);
+    }
+    fn outstanding(&self) -> usize {
+        self.failed.len() + self.inner.outstanding()
     }
 }
