@@ -37,7 +37,10 @@ pub fn guests(config: &TargetSettings) -> Outcome<Vec<Guest>> {
     for offer in &config.offers {
         warn_of(offer);
         let lane = lanes.iter_mut().find(|(first, _)| first.link() == offer.link());
-        match (lane.map(|(_, lane)| lane), lane_of(offer, &mut devices, &place, &mut kept)) {
+        match (
+            lane.map(|(_, lane)| lane),
+            lane_of((offer, &config.offers), &mut devices, &place, &mut kept),
+        ) {
             (Some(Lane::Ebd(_, known)), Lane::Ebd(_, new)) => known.extend(new),
             (Some(Lane::Aoe(known)), Lane::Aoe(new)) => known.extend(new),
             (None, lane) => lanes.push((offer, lane)),
@@ -81,7 +84,7 @@ fn warn_of(offer: &OfferSpec) {
 
 /// The lane of one offer. A device of AoE comes to the others, unless it is there by another link.
 fn lane_of(
-    offer: &OfferSpec,
+    (offer, offers): (&OfferSpec, &[OfferSpec]),
     devices: &mut Vec<AoeOffer>,
     place: &KeptPlace,
     all_kept: &mut Vec<KeptDevice>,
@@ -96,7 +99,7 @@ fn lane_of(
             match devices.iter_mut().find(|known| known.device == device) {
                 Some(known) => known.stations.extend(stations),
                 None => {
-                    let ifname = offer.ifname.clone();
+                    let ifname = first_interface(offers, device);
                     let of = KeptDevice { device, ifname, export: export.clone() };
                     let kept = place.read(&of);
                     all_kept.push(of);
@@ -106,6 +109,12 @@ fn lane_of(
             Lane::Aoe(vec![device])
         }
     }
+}
+
+/// Where a device is offered: the first by name.
+fn first_interface(offers: &[OfferSpec], of: ShelfSlot) -> String {
+    let is_it = |offer: &&OfferSpec| matches!(offer.protocol, OfferProtocol::Aoe { device, .. } if device == of);
+    offers.iter().filter(is_it).map(|offer| offer.ifname.clone()).min().expect("it is offered")
 }
 
 fn open(

@@ -72,7 +72,8 @@ impl KeptFile {
 #[derive(Clone, Debug)]
 pub struct KeptPlace {
     folder: PathBuf,
-    /// Targets of one machine may share the folder, and number their devices alike: no two have one name on one interface.
+    /// Targets of one machine may share the folder, and number their devices alike: no two should have one name on one
+    /// interface.
     node: String,
 }
 
@@ -81,7 +82,7 @@ pub struct KeptPlace {
 pub struct KeptDevice {
     /// Its number.
     pub device: ShelfSlot,
-    /// The interface on which it is offered, the first if there are several.
+    /// The interface on which it is offered, the first by name if there are several.
     pub ifname: String,
     /// The export.
     pub export: String,
@@ -102,7 +103,10 @@ impl KeptPlace {
     pub fn read(&self, of: &KeptDevice) -> AoeKept {
         let (path, device) = (self.path(of), of.device);
         let why = match state_file::read(&path) {
-            Ok(None) => return AoeKept::default(),
+            Ok(None) => {
+                self.warn_of_others(of);
+                return AoeKept::default();
+            }
             Ok(Some(bytes)) => match serde_json::from_slice::<KeptFile>(&bytes) {
                 Ok(file) if file.export != of.export => return AoeKept::default(),
                 Ok(file) => match file.kept() {
@@ -119,6 +123,24 @@ impl KeptPlace {
             path.display()
         );
         AoeKept::default()
+    }
+
+    /// Of a device that nothing is kept of: what is kept of one with its number on another interface was perhaps its own.
+    fn warn_of_others(&self, of: &KeptDevice) {
+        let (begin, end) = (format!("aoe-{}-", self.node), format!("-{}.json", of.device));
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        for name in names.filter(|name| name.starts_with(&begin) && name.ends_with(&end)) {
+            tracing::warn!(
+                "offer aoe {}: nothing is kept of it on {}, but {} is in {}: if that was this device, on an interface with \
+                 another name, call the file {}",
+                of.device,
+                of.ifname,
+                name,
+                self.folder.display(),
+                self.path(of).display()
+            );
+        }
     }
 
     fn write(&self, of: &KeptDevice, kept: &AoeKept) -> io::Result<()> {
