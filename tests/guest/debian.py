@@ -14,10 +14,10 @@ MIB = 1024
 
 def archive(system):
     """The system as mmdebstrap makes it, which is kept beside the kernel."""
-    path = os.path.join(system.folder, "debian.tar")
+    suite = run("sh", "-c", ". /etc/os-release; echo $VERSION_CODENAME").stdout.strip()
+    path = os.path.join(system.folder, f"debian-{suite}-{PACKAGES}.tar")
     if not os.path.exists(path):
         print("guest: making a Debian with systemd (about 70 MB of packages, once)", flush=True)
-        suite = run("sh", "-c", ". /etc/os-release; echo $VERSION_CODENAME").stdout.strip()
         run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", suite, path + ".tar", timeout=FETCH_S)
         os.rename(path + ".tar", path)
     return path

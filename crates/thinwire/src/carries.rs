@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use thinwire_frontend::block::{mount_apart, outrank_others, prepare_process};
 use thinwire_runtime::wait::Spin;
 
-use crate::cli::AttachArgs;
+use crate::cli::{AttachArgs, Receive, Submission};
 use crate::error::{Failure, Outcome};
 
 const RESERVE: &str = "/proc/sys/vm/min_free_kbytes";
@@ -42,6 +42,11 @@ impl Carries {
         if args.wire.spin.is_some_and(|spin| spin != Spin::Off) {
             return Err(Failure::usage(format!(
                 "--carries {self} takes real-time priority, and whoever has that must not spin: leave --spin away"
+            )));
+        }
+        if args.wire.receive == Some(Receive::Split) || args.submission == Submission::Queue {
+            return Err(Failure::usage(format!(
+                "--carries {self} has memory ready for one thread: leave --receive split and --submission queue away"
             )));
         }
         if self == Carries::Root && args.foreground {
@@ -132,6 +137,8 @@ mod tests {
             ("--block --carries swap --spin off --foreground", None),
             ("--block --carries root", None),
             ("--block --carries swap --spin on", Some("--spin")),
+            ("--block --carries swap --receive split", Some("--receive")),
+            ("--block --carries root --submission queue", Some("--submission")),
             ("--block --carries root --spin always", Some("--spin")),
             ("--block --carries root --foreground", Some("--foreground")),
             ("--nbd unix:/a --carries swap", Some("--block")),

@@ -127,7 +127,11 @@ fn keep(setup: &Setup, inbox: &Receiver<Order>, outbox: &Sender<Answer>) {
             Some(libc::ENOSYS) => BlockError::OldKernel,
             _ => BlockError::system("cannot make a table of descriptors")(e),
         })
-        .and_then(|()| bind(&setup.backing, setup.block_bytes, setup.read_only));
+        .and_then(|()| bind(&setup.backing, setup.block_bytes, setup.read_only))
+        .and_then(|mut device| match setup.is_carrying {
+            true => device.carry().map(|()| device),
+            false => Ok(device),
+        });
     let mut device = match bound {
         Ok(device) => device,
         Err(e) => {
@@ -135,9 +139,6 @@ fn keep(setup: &Setup, inbox: &Receiver<Order>, outbox: &Sender<Answer>) {
             return;
         }
     };
-    if setup.is_carrying {
-        device.carry();
-    }
     let number = device.number();
     let _ = outbox.send(Answer::Ready(Ok(number)));
     // Ends when the shard's end is dropped; the device goes with it.

@@ -83,14 +83,22 @@ const _: () = assert!(size_of::<LoopInfo>() == 232 && size_of::<LoopConfig>() ==
 pub struct LoopDevice {
     number: u32,
     file: File,
+    /// Settings that were changed, and what they were.
+    before: Vec<(String, String)>,
 }
 
-/// What a device gets that its machine depends on, as it stands below `/sys/block`:
-///
-/// * so little is outstanding that its process has touched memory for all of it before: requests of 16 KiB, and 16 of them;
-/// * writes are not held back in favour of reads (writeback throttling): whoever writes to get memory would wait there.
-const CARRYING: [(&str, &str); 3] =
-    [("max_sectors_kb", "16"), ("nr_requests", "16"), ("wbt_lat_usec", "0")];
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        for (at, before) in self.before.drain(..) {
+            let _ = std::fs::write(at, before.trim());
+        }
+    }
+}
+
+/// How much of a device that its machine depends on is outstanding: so little that its process has touched memory for all of it
+/// before. Requests of so many KiB (or of a page, where those are larger), and so many of them.
+const CARRIED_KIB: usize = 16;
+const CARRIED_REQUESTS: usize = 16;
 
 /// Binds a free loop device to `backing`, with direct I/O, without a partition scan.
 ///
@@ -130,7 +138,7 @@ pub fn bind(backing: &Path, block_bytes: u32, read_only: bool) -> Result<LoopDev
         config.info.file_name = name_field(backing);
         match configure(device.as_fd(), &config) {
             Ok(()) => {
-                let bound = LoopDevice { number, file: device };
+                let bound = LoopDevice { number, file: device, before: Vec::new() };
                 let info = status(bound.file.as_fd())
                     .map_err(BlockError::system(format!("cannot ask {node} for its state")))?;
                 if info.flags & LO_FLAGS_DIRECT_IO == 0 {
@@ -161,12 +169,34 @@ impl LoopDevice {
         self.number
     }
 
-    /// Settings for a device that its machine depends on. In a kernel that has one of them not there is nothing to set.
-    pub fn carry(&self) {
-        for (setting, value) in CARRYING {
-            let _ =
-                std::fs::write(format!("/sys/block/loop{}/queue/{setting}", self.number), value);
+    /// Settings for a device that its machine depends on. They are given back with the device, whose number is somebody else's
+    /// then: not if the process is killed.
+    ///
+    /// # Errors
+    /// The kernel takes less than that only with more outstanding. A setting that it has not is none.
+    pub fn carry(&mut self) -> Result<(), BlockError> {
+        let kib = CARRIED_KIB.max(rustix::param::page_size() >> 10);
+        for (setting, value) in [("max_sectors_kb", kib), ("nr_requests", CARRIED_REQUESTS)] {
+            match self.set(setting, value) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    let what = format!("cannot set {setting} of {} to {value}", self.node());
+                    return Err(BlockError::system(what)(e));
+                }
+                _ => {}
+            }
         }
+        // Writes are held back in favour of reads otherwise (writeback throttling): whoever writes to get memory would wait there.
+        // Refused by a kernel that does not do that.
+        let _ = self.set("wbt_lat_usec", 0);
+        Ok(())
+    }
+
+    fn set(&mut self, setting: &str, value: usize) -> io::Result<()> {
+        let at = format!("/sys/block/loop{}/queue/{setting}", self.number);
+        let before = std::fs::read_to_string(&at)?;
+        std::fs::write(&at, value.to_string())?;
+        self.before.push((at, before));
+        Ok(())
     }
 
     /// Writes back what the kernel caches of the device, and flushes the volume.

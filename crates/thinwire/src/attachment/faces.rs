@@ -2,14 +2,11 @@
 
 use thinwire_buffer::{Pool, SegList};
 use thinwire_frontend::Face;
-use thinwire_frontend::block::{
-    BlockConfig, BlockFace, choose_block_backend, prepare_process, touch_ahead,
-};
+use thinwire_frontend::block::{BlockConfig, BlockFace, choose_block_backend, prepare_process};
 use thinwire_frontend::fuse::{FuseConfig, FuseFace};
 use thinwire_frontend::nbd::{Listen, NbdConfig, NbdError, NbdFace, proto};
 
 use super::Wanted;
-use crate::carries::Carries;
 use crate::error::{Failure, Outcome};
 use crate::face::{FaceSpec, NbdAddress};
 use crate::guard::missing_folder;
@@ -75,13 +72,13 @@ pub fn open_face(
             Ok(Box::new(NbdFace::bind(config, pool).map_err(nbd_failed)?))
         }
         FaceSpec::File(path) => {
-            carry_disk(&pool, None);
+            carry_disk(&pool);
             let path = path.clone();
             let config = FuseConfig { path, source, geometry, read_only, allow_other: false };
             Ok(Box::new(FuseFace::mount(config, pool).map_err(|e| failed(&e))?))
         }
         FaceSpec::Block => {
-            carry_disk(&pool, wanted.carries);
+            carry_disk(&pool);
             let choice = choose_block_backend().map_err(|e| failed(&e))?;
             tracing::info!("{}", choice.why);
             let config = BlockConfig {
@@ -110,14 +107,11 @@ fn listen(address: &NbdAddress) -> Listen {
 
 /// Pages may be written to this disk to free memory: so it must not wait for memory itself
 /// (`docs/design.md`, "Memory under pressure"). Memory is locked first, then taken.
-fn carry_disk(pool: &Pool, carries: Option<Carries>) {
+fn carry_disk(pool: &Pool) {
     for refusal in prepare_process() {
         tracing::info!("a machine short of memory may stall on this disk: {refusal}");
     }
     warm(pool);
-    if carries.is_some() {
-        touch_ahead();
-    }
 }
 
 /// Writes of 1 MiB, each in buffers of 4, 4, 8 ... 512 KiB: unflushed ones are kept up to 32 MiB, by all members

@@ -13,6 +13,7 @@ pub mod shown;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use thinwire_frontend::block::touch_ahead;
 use thinwire_runtime::confine::give_up_least;
 use thinwire_runtime::wait::Spin;
 
@@ -190,6 +191,10 @@ pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
             return Err(failure);
         }
     };
+    if wanted.carries.is_some() {
+        // All else that serving needs has been taken.
+        touch_ahead();
+    }
     let (spin, signals, claim) = (wanted.options.wire.spin(), &signals, &claim);
     AttachmentServer::new(Parts { open, face, control, signals, claim, record, spin })?
         .run(reporter)

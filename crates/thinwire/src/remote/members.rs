@@ -174,12 +174,15 @@ impl Members {
     }
 }
 
+/// Less than that is not worth flushing for: a member flushes at half of it, beyond some of the pieces that are dealt.
+const MEMBER_RETAINED_MIN: usize = 2 << 20;
+
 /// What each of so many members may keep: together no more unflushed writes than one alone, which is
 /// what a process that carries a disk has taken memory for (`attachment/faces.rs`).
 fn one_of(config: InitiatorConfig, count: u8) -> InitiatorConfig {
     let count = usize::from(count);
     InitiatorConfig {
-        retained_bytes_max: config.retained_bytes_max / count,
+        retained_bytes_max: (config.retained_bytes_max / count).max(MEMBER_RETAINED_MIN),
         retained_entries_max: config.retained_entries_max / count,
         ..config
     }
