@@ -131,7 +131,8 @@ def ethernet(lab, side, link, over):
 class Target:
     """`thinwire target` on the target's side. May be killed and started again at will."""
 
-    def __init__(self, lab, *exports, name=NODE, over="best", extra=(), side="target", start=True, trace=None):
+    def __init__(self, lab, *exports, name=NODE, over="best", extra=(), side="target", start=True, trace=None,
+                 default_state=False):
         self.lab = lab
         self.name = name
         over = chosen(over)
@@ -143,6 +144,9 @@ class Target:
         for export in exports:
             self.argv += ["--export", export]
         self.argv += list(extra)
+        if "--state-dir" not in self.argv and not default_state:
+            # What one test leaves there is another's no more than the machine's.
+            self.argv += ["--state-dir", lab.path("state")]
         self.argv += mode_flags("target", self.argv)
         self.argv += security_flags(lab, self.argv[1:])
         self.side = side

@@ -128,7 +128,7 @@ def of_targets(lab):
     try:
         target = Target(lab, f"disk0={image(lab, 'served/disk0.img', mib=16)}", f"disk1={device}", over="plain",
                         extra=["--shards", "2", "--pcap", lab.path("served", "wire.pcap"), "--run-dir", lab.path("run")],
-                        start=False)
+                        start=False, default_state=True)
         # Its own /var/lib, so that nothing of this machine's is touched.
         target.argv = ["unshare", "-m", "sh", "-c", f"mount --bind {lab.path('state')} /var/lib && exec \"$@\"", "sh",
                        *target.argv]
