@@ -1,8 +1,8 @@
 //! What the exports tell of themselves, for status: above all who writes them.
 
 use thinwire_buffer::Time;
+use thinwire_volume::CacheReport;
 use thinwire_volume::Geometry;
-use thinwire_volume::modules::CacheReport;
 
 use crate::exports::{Export, Exports, Presence};
 use crate::record::RecordState;

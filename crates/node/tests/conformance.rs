@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use thinwire_buffer::{Pool, Time};
+use thinwire_modules::Linear;
 use thinwire_node::{Lane, Node};
-use thinwire_volume::modules::Linear;
 use thinwire_volume::stores::{FileStore, MemoryStore};
 use thinwire_volume::testing::{MemDisk, Puppet, exercise, tells_losses};
 use thinwire_volume::{

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Dir, backends, wait};
 use thinwire_buffer::{Pool, SegList, Segment};
+use thinwire_modules::{Cache, Linear, MODULES};
 use thinwire_runtime::disk::{DiskOptions, open_store};
-use thinwire_volume::modules::{Cache, Linear, MODULES};
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{Completion, Identity, Io, Op, Volume};
 

@@ -1,7 +1,7 @@
 //! What a target exports, where its content is, and everything the checker knows of it.
 
 use thinwire_buffer::Pool;
-use thinwire_volume::modules::{Cache, CacheCanary};
+use thinwire_modules::{Cache, CacheCanary};
 use thinwire_volume::stores::{FileStore, MemoryStore, Writeback};
 use thinwire_volume::{Identity, Recorded, Volume, WriterRecord};
 

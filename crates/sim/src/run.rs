@@ -55,7 +55,7 @@ pub enum Canary {
     /// A module drops the flushes to one of its volumes.
     FlushDropped,
     /// In the caches of exports.
-    Cache(thinwire_volume::modules::CacheCanary),
+    Cache(thinwire_modules::CacheCanary),
     /// That an image was cut is not remembered.
     CutsForgotten,
     /// What shards say to one another does not always arrive in order.

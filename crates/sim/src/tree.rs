@@ -6,7 +6,7 @@ use std::ops::Range as Span;
 use std::rc::Rc;
 
 use thinwire_buffer::Pool;
-use thinwire_volume::modules::Linear;
+use thinwire_modules::Linear;
 use thinwire_volume::stores::{FileStore, MemoryStore};
 use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume, VolumeEvent};
 

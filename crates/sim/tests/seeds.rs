@@ -2,13 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use thinwire_modules::CacheCanary;
 use thinwire_sim::narrow::OutletCanary;
 use thinwire_sim::run::SimSide;
 use thinwire_sim::{
     Canary, has_absences, has_cache, has_damage, has_keys, has_lending_links, has_narrow_links,
     has_spread, has_tree, has_wrapped_links, run_seed,
 };
-use thinwire_volume::modules::CacheCanary;
 use {
     thinwire_initiator as initiator, thinwire_node as node, thinwire_proto as proto,
     thinwire_target as target,

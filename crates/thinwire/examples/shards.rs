@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use thinwire_buffer::{Addr, Pool, RxFrame, SegList};
 use thinwire_initiator::{Initiator, InitiatorConfig, TargetName};
+use thinwire_modules::Dealt;
 use thinwire_node::{Lane, Node, PartId};
 use thinwire_proto::Time;
 use thinwire_runtime::links::Links;
@@ -28,7 +29,6 @@ use thinwire_runtime::spread_memory::SpreadMemory;
 use thinwire_target::{
     ExportConfig, SESSION_NUMBER, SpreadConfig, Target, TargetConfig, session_lane,
 };
-use thinwire_volume::modules::Dealt;
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::{Completion, Effect, Identity, Io, Letter, Op, PartEvent, Volume};
 

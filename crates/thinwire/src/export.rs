@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::str::FromStr;
 
-use thinwire_volume::modules::Cache;
+use thinwire_modules::Cache;
 
 use crate::error::ParseError;
 use crate::keys::parse_names;

@@ -7,8 +7,8 @@ use thinwire_initiator::{AlteredStats, InitiatorReport, Phase, Timer};
 use thinwire_proto::{PathReport, PathState, Time};
 use thinwire_runtime::inquiry::{LeafReport, SESSIONS_TOLD_MAX, ShardReport};
 use thinwire_target::{ExportReport, RecordReport};
+use thinwire_volume::CacheReport;
 use thinwire_volume::ErrorKind;
-use thinwire_volume::modules::CacheReport;
 
 use crate::config::TargetSettings;
 use crate::control::{

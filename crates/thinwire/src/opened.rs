@@ -10,11 +10,11 @@ use std::sync::Arc;
 use thinwire_buffer::Pool;
 use thinwire_frontend::Face;
 use thinwire_initiator::Initiator;
+use thinwire_modules::Dealt;
 use thinwire_node::PartId;
 use thinwire_proto::StageSums;
 use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
 use thinwire_runtime::serve::{Awaited, OpenedLeaf};
-use thinwire_volume::modules::Dealt;
 use thinwire_volume::{Completion, Geometry, Identity, Io, Port, Unaligned, Volume, VolumeEvent};
 
 use self::ends::{end, end_remotes, remotes};

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use thinwire_buffer::Pool;
 use thinwire_link::{Link, LinkSpec, ShardSteering};
+use thinwire_modules::Cache;
 use thinwire_runtime::clock::entropy;
 use thinwire_runtime::disk::{self, DiskOptions, OpenedStore, SpreadDisk};
 use thinwire_runtime::inquiry::Inquiry;
@@ -19,7 +20,6 @@ use thinwire_runtime::spread_memory::SpreadMemory;
 use thinwire_runtime::steering::Lanes;
 use thinwire_seal::Suites;
 use thinwire_target::{ExportConfig, Principal, TargetKeys};
-use thinwire_volume::modules::Cache;
 use thinwire_volume::stores::{MemoryStore, NullStore, Writeback};
 use thinwire_volume::{Identity, Volume};
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use thinwire_volume::modules::{MODULES, Module};
+use thinwire_modules::{MODULES, Module};
 
 use crate::config_file::{ConfigFile, FileVolume};
 use crate::error::{Failure, Outcome, ParseError};

@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use thinwire_volume::modules::{MODULES, Module};
+use thinwire_modules::{MODULES, Module};
 
 use crate::error::ParseError;
 use crate::size::parse_size;

@@ -4,8 +4,7 @@ use std::fmt;
 
 use thinwire_buffer::SegList;
 
-use crate::modules::CacheReport;
-use crate::{ErrorKind, IoError, VolumeEvent};
+use crate::{CacheReport, ErrorKind, IoError, VolumeEvent};
 
 /// Chosen by the submitter, unique among its outstanding I/Os, returned in the [`Completion`].
 pub type Token = u64;

@@ -1,18 +1,19 @@
-//! Everything with blocks: the [`Volume`] interface, the stores at the bottom, and modules that
-//! are volumes made of volumes. Knows no network.
+//! Everything with blocks: the [`Volume`] interface, and the stores at the bottom. Knows no network.
 #![forbid(unsafe_code)]
 
+mod cache_report;
 mod disk;
 mod error;
 mod event;
 mod grant;
 mod io;
+mod layer;
 mod leaves;
-pub mod modules;
 mod owing;
 mod part;
 mod port;
 mod recorded;
+mod slab;
 pub mod stores;
 mod sync;
 #[cfg(any(test, feature = "testing"))]
@@ -20,16 +21,19 @@ pub mod testing;
 mod unaligned;
 mod writer;
 
+pub use cache_report::CacheReport;
 pub use disk::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind};
 pub use error::{ErrorKind, IoError};
 pub use event::VolumeEvent;
 pub use grant::{Grant, GrantError};
 pub use io::{Completion, Extent, Features, Geometry, Identity, Io, IoFlags, Op, Token, Volume};
+pub use layer::Layer;
 pub use leaves::{LeafGrant, granted_to_others, to_remember};
 pub use owing::{Owing, OwingCanary};
 pub use part::{Closing, Effect, Expects, Gravity, Letter, Parcel, Part, PartEvent};
 pub use port::{Bell, Edge, Port};
 pub use recorded::{RecordPlace, Recorded};
+pub use slab::Slab;
 pub use sync::{SyncDomain, SyncMark, SyncScope};
 pub use unaligned::Unaligned;
 pub use writer::{

@@ -1,9 +1,8 @@
 //! A volume whose users rely on flushes alone: what it loses, a flush tells each of them.
 
-use crate::modules::CacheReport;
-use crate::modules::slab::Slab;
 use crate::{
-    Completion, ErrorKind, Geometry, Identity, Io, IoError, Op, Token, Volume, VolumeEvent,
+    CacheReport, Completion, ErrorKind, Geometry, Identity, Io, IoError, Op, Slab, Token, Volume,
+    VolumeEvent,
 };
 
 /// The name under which its errors appear.

@@ -5,10 +5,9 @@ use thinwire_buffer::{Pool, SegList};
 
 use crate::disk::error_kind;
 use crate::leaves::{LeafGrant, granted_to_others, to_remember};
-use crate::modules::Layer;
 use crate::{
-    Completion, Disk, DiskDone, DiskOp, DiskOpKind, ErrorKind, Io, IoError, Op, Token, Volume,
-    WriterRecord,
+    Completion, Disk, DiskDone, DiskOp, DiskOpKind, ErrorKind, Io, IoError, Layer, Op, Token,
+    Volume, WriterRecord,
 };
 
 /// Where a writer record is kept, apart from the content that it is of, and with it the generations

@@ -3,10 +3,10 @@
 
 use thinwire_initiator::{Initiator, InitiatorConfig};
 use thinwire_link::rng::Rng;
+use thinwire_modules::Dealt;
 use thinwire_node::{Lane, SESSION_OFFSET};
 use thinwire_proto::Time;
 use thinwire_volume::Volume;
-use thinwire_volume::modules::Dealt;
 
 use super::process::ClientProcess;
 use crate::gateway::LANES;

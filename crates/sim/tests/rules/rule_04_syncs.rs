@@ -1,11 +1,11 @@
 //! Rule 4, below the target: what one failed sync puts in doubt.
 
+use thinwire_modules::CacheCanary;
 use thinwire_sim::client::{End, Top, Workload};
 use thinwire_sim::export::Store;
 use thinwire_sim::medium::{Device, MediumConfig, MediumHandle};
 use thinwire_sim::server::Crash;
 use thinwire_volume::Op;
-use thinwire_volume::modules::CacheCanary;
 use thinwire_wire::Status;
 
 use crate::scene::{Scene, at, ms};

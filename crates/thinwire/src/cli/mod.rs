@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use thinwire_link::LinkSpec;
-use thinwire_volume::modules::{MODULES, Module};
+use thinwire_modules::{MODULES, Module};
 
 use crate::carries::Carries;
 use crate::error::ParseError;

@@ -1,7 +1,5 @@
 //! What is lost is told by a flush: by hand, and by a disk that loses at random.
 
-mod random;
-
 use thinwire_buffer::SegList;
 
 use super::*;

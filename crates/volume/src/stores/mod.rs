@@ -18,10 +18,10 @@ use crate::Extent;
 pub const IO_BYTES_MAX: u32 = 1 << 20;
 
 /// A block status answers with at most this many extents; the asker continues where they end.
-pub(crate) const EXTENTS_MAX: usize = 1024;
+pub const EXTENTS_MAX: usize = 1024;
 
 /// Appends a run to a list of extents, joining it to the last if they are of one kind.
-pub(crate) fn push_extent(extents: &mut Vec<Extent>, run: Extent) {
+pub fn push_extent(extents: &mut Vec<Extent>, run: Extent) {
     if run.len == 0 {
         return;
     }

@@ -6,8 +6,7 @@ use thinwire_buffer::{Pool, SegList, Segment};
 
 use super::push_extent;
 use super::ranges::{Effect, Piece, Ranges};
-use crate::modules::Layer;
-use crate::{Completion, Extent, Io, IoError, Op, Token, Volume};
+use crate::{Completion, Extent, Io, IoError, Layer, Op, Token, Volume};
 
 /// I/Os that a round keeps outstanding on the inner volume.
 const ROUND_IOS_MAX: usize = 64;

@@ -62,8 +62,7 @@ mod tests {
     use super::super::MemDisk;
     use super::*;
     use crate::Unaligned;
-    use crate::modules::{Cache, Linear};
-    use crate::stores::{FileStore, MemoryStore, Writeback};
+    use crate::stores::{FileStore, Writeback};
 
     const MIB: u64 = 1 << 20;
 
@@ -86,13 +85,6 @@ mod tests {
             offers_growth(&mut any_byte, &mut || {}, 2 * MIB);
             let mut held = Writeback::new(grown(2 * MIB, seed), 1 << 20, &pool);
             offers_growth(&mut held, &mut || {}, 2 * MIB);
-            let mut kept = Cache::new(Box::new(grown(2 * MIB, seed)), MIB);
-            offers_growth(&mut kept, &mut || {}, 2 * MIB);
-            let first = MemoryStore::new(MIB, 4096, crate::Identity::default(), &pool);
-            // By whole blocks of the largest.
-            let last = grown(2 * MIB + 512, seed);
-            let mut two = Linear::new(vec![Box::new(first), Box::new(last)]).unwrap();
-            offers_growth(&mut two, &mut || {}, 3 * MIB);
         }
     }
 

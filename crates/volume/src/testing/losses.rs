@@ -49,7 +49,6 @@ pub fn tells_losses(below: &Puppet, volume: &mut dyn Volume, drive: &mut dyn FnM
 mod tests {
     use super::super::MemDisk;
     use super::*;
-    use crate::modules::{Cache, Linear};
     use crate::stores::Writeback;
     use crate::{Geometry, Identity, Recorded, Unaligned};
 
@@ -64,9 +63,7 @@ mod tests {
         check(|below, _| below);
         check(|below, pool| Box::new(Unaligned::new(below, pool.clone())));
         check(|below, pool| Box::new(Writeback::new(below, 0, pool)));
-        check(|below, _| Box::new(Linear::new(vec![below]).unwrap()));
         check(|below, _| Box::new(Recorded::new(below, MemDisk::new(4096, 512, 1), vec![])));
-        check(|below, _| Box::new(Cache::new(below, 4 << 20)));
     }
 
     /// As one would write it who thinks of I/O alone.

@@ -8,14 +8,12 @@ mod conformance;
 mod growth;
 mod losses;
 mod mem_disk;
-mod module_rules;
 mod puppet;
 
 pub use conformance::{ConformanceReport, Overlap, exercise, exercise_with, finish};
 pub use growth::offers_growth;
 pub use losses::tells_losses;
 pub use mem_disk::MemDisk;
-pub use module_rules::obey;
 pub use puppet::Puppet;
 
 /// A small seeded generator (SplitMix64): the same numbers on every machine.

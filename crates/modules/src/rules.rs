@@ -1,22 +1,25 @@
 //! What every module must keep, whatever it does with its volumes: the rules at the head of
-//! [`modules`](crate::modules), over volumes that do as they are told, then the suite over stores.
+//! [crate](crate), over volumes that do as they are told, then the suite over stores.
+
+mod tests;
 
 use thinwire_buffer::{Pool, SegList};
 
-use super::{MemDisk, Puppet, exercise};
-use crate::modules::{Module, ModuleError};
-use crate::stores::{FileStore, MemoryStore};
-use crate::{
+use thinwire_volume::stores::{FileStore, MemoryStore};
+use thinwire_volume::testing::{MemDisk, Puppet, exercise};
+use thinwire_volume::{
     Completion, ErrorKind, Features, Geometry, Identity, Io, Op, Volume, WriterRecord, load_writer,
     store_writer,
 };
+
+use crate::{Module, ModuleError};
 
 /// More volumes than this are not tried.
 const CHILDREN_MAX: usize = 3;
 
 /// Holds a module to the rules, and panics at the first that it breaks. It must take volumes of one
 /// size.
-pub fn obey(module: &Module) {
+fn obey(module: &Module) {
     for count in 0..=CHILDREN_MAX {
         if !module.children.contains(&count) {
             assert!(module.open(Puppet::boxed(&puppets(count))).is_err(), "it takes {count}");
@@ -311,7 +314,7 @@ fn identity(module: &Module, count: usize) {
         let turned: Vec<Puppet> = all.iter().rev().cloned().collect();
         differs(of(&turned), "their order");
     }
-    for other in crate::modules::MODULES.iter().filter(|other| *other != module) {
+    for other in crate::MODULES.iter().filter(|other| *other != module) {
         if other.children.contains(&count) {
             differs(over(other, &all).identity(), "which module it is");
         }

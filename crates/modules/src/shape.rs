@@ -1,8 +1,8 @@
 //! What volumes have in common, and the name of several.
 
-use crate::{Features, Geometry, Identity, Volume};
+use thinwire_volume::{Features, Geometry, Identity, Volume};
 
-use super::ModuleError;
+use crate::ModuleError;
 
 /// What all of `children` can do, but for the size, which is the module's to set (it is 0): the largest block, the shortest of the
 /// longest I/Os, the features that all have. Read-only if one of them is.

@@ -1,8 +1,9 @@
 //! What happens to a volume of volumes, out of what happens to each.
 
-use super::below::Below;
-use super::composite::Layout;
-use crate::{Geometry, Volume, VolumeEvent};
+use thinwire_volume::{Geometry, Volume, VolumeEvent};
+
+use crate::below::Below;
+use crate::composite::Layout;
 
 /// What has become of the volumes below a module since it was made.
 pub(super) struct Growth {

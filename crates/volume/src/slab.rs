@@ -1,12 +1,19 @@
 //! A table of what is outstanding, whose indices serve as tokens below.
 
 /// Allocates when it holds more than ever before, and else never.
-pub(crate) struct Slab<T> {
+pub struct Slab<T> {
     entries: Vec<Option<T>>,
     free: Vec<u32>,
 }
 
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Slab::new()
+    }
+}
+
 impl<T> Slab<T> {
+    /// An empty one.
     pub fn new() -> Self {
         Slab { entries: Vec::new(), free: Vec::new() }
     }

@@ -2,8 +2,8 @@
 
 use thinwire_buffer::SegList;
 
-use crate::stores::{EXTENTS_MAX, push_extent};
-use crate::{Completion, Extent};
+use thinwire_volume::stores::{EXTENTS_MAX, push_extent};
+use thinwire_volume::{Completion, Extent};
 
 /// In the order of the ranges of the parts.
 #[derive(Default)]

@@ -6,10 +6,11 @@ mod tests;
 
 use std::ops::Range;
 
-use super::{
+use thinwire_volume::{Geometry, Io, Volume};
+
+use crate::{
     Below, Composite, IdentityHash, Layout, Module, ModuleError, Stretch, common_geometry,
 };
-use crate::{Geometry, Io, Volume};
 
 pub(super) const MODULE: Module = Module {
     name: Linear::NAME,

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use thinwire_buffer::{Pool, SegList};
 
 use super::super::{Cache, CacheCanary};
-use crate::testing::SplitMix64;
-use crate::{
+use thinwire_volume::testing::SplitMix64;
+use thinwire_volume::{
     Completion, ErrorKind, Features, Geometry, Identity, Io, Op, Token, Volume, VolumeEvent,
     WriterRecord,
 };

@@ -7,12 +7,12 @@
 //! the tests of this room, which take them from the table; which volume does what is for the module's
 //! own tests, over volumes that do as they are told (`testing::Puppet`).
 //!
-//! What stands over one volume, and has its content, identity and writer record, is a [`Layer`], which passes on all
+//! What stands over one volume, and has its content, identity and writer record, is a [`Layer`](thinwire_volume::Layer), which passes on all
 //! that it does not do itself. [`Cache`] is one, and no row: it is right only where a target has locked the volume below,
 //! so it is an option of an export. Of these rules a layer keeps those on order, flushes, losses and polls.
 //! [`Dealt`] is no row either: what it stands on are ends of one volume, which nobody can name.
 //!
-//! * **Ranges** are checked once, above ([`Geometry::check`](crate::Geometry::check)): a module asserts,
+//! * **Ranges** are checked once, above ([`Geometry::check`](thinwire_volume::Geometry::check)): a module asserts,
 //!   and hands down only what the geometry of the volume below allows.
 //! * **Geometry**: blocks that all volumes have, I/Os no longer than all take, features that all have
 //!   ([`common_geometry`]). The size is the module's own. What does not fit together is refused when it
@@ -28,7 +28,7 @@
 //! * **Flush** goes to every volume. One that fails it fails the whole at once, and before whatever else
 //!   the same poll brings, since that may have seen the loss. If another fails it later, then the next
 //!   flush that would succeed tells that.
-//! * **Rest** is when nothing is outstanding, and all volumes are at rest ([`Volume::is_at_rest`](crate::Volume::is_at_rest)).
+//! * **Rest** is when nothing is outstanding, and all volumes are at rest ([`Volume::is_at_rest`](thinwire_volume::Volume::is_at_rest)).
 //! * **Losses** are the sum of those below, and so rise before any completion that has seen one.
 //! * **Amplification** is stated in the table ([`Module::ios_each_max`]): what is outstanding below is bounded by
 //!   that and by what is submitted, since nothing is kept for later.
@@ -41,29 +41,30 @@
 //!   what else makes its content another ([`IdentityHash`]).
 //! * **Writer record**: none. Whoever serves the whole keeps it elsewhere, under that identity.
 
+#![forbid(unsafe_code)]
+
 mod below;
 mod cache;
 mod composite;
 mod dealt;
 mod events;
-mod layer;
 mod linear;
 mod pieces;
+#[cfg(test)]
+mod rules;
 mod shape;
-pub(crate) mod slab;
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
 pub use below::{Below, Stretch};
-pub use cache::{Cache, CacheCanary, CacheReport};
+pub use cache::{Cache, CacheCanary};
 pub use composite::{Composite, Layout};
 pub use dealt::Dealt;
-pub use layer::Layer;
 pub use linear::Linear;
 pub use shape::{IdentityHash, common_geometry};
 
-use crate::Volume;
+use thinwire_volume::Volume;
 
 /// All modules, in the order in which they are shown.
 pub static MODULES: &[Module] = &[linear::MODULE];
@@ -168,6 +169,3 @@ impl fmt::Display for ModuleError {
 }
 
 impl std::error::Error for ModuleError {}
-
-#[cfg(test)]
-mod tests;

@@ -30,9 +30,7 @@ use self::ahead::{Ahead, READ_BYTES_MAX};
 use self::changes::Changes;
 use self::cursor::Cursor;
 use self::pages::Pages;
-use super::Layer;
-use super::slab::Slab;
-use crate::{Completion, Geometry, Io, Op, Token, Volume};
+use thinwire_volume::{CacheReport, Completion, Geometry, Io, Layer, Op, Slab, Token, Volume};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -51,21 +49,6 @@ pub enum CacheCanary {
     AheadUnchecked,
     /// What is lost by somebody else, on the same device, drops nothing.
     LossesUnheard,
-}
-
-/// What a cache holds and did, for status.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheReport {
-    /// The memory that it may take, in bytes.
-    pub bytes: u64,
-    /// Content that it could answer from now, in bytes.
-    pub used: u64,
-    /// Reads answered from it.
-    pub hits: u64,
-    /// Reads that had to go to the volume below.
-    pub misses: u64,
-    /// What was read ahead of streams, in bytes, wanted or not.
-    pub ahead: u64,
 }
 
 /// A volume with what was read of it in memory. Identity, shape and writer record are those of the volume

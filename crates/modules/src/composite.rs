@@ -1,9 +1,10 @@
 //! [`Composite`]: the base of modules, which does what all of them do alike.
 
-use super::below::Below;
-use super::events::Growth;
-use super::shape::IdentityHash;
-use crate::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume, VolumeEvent};
+use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume, VolumeEvent};
+
+use crate::below::Below;
+use crate::events::Growth;
+use crate::shape::IdentityHash;
 
 /// What makes a module the module that it is: where its I/Os go.
 pub trait Layout {

@@ -7,9 +7,9 @@ mod random;
 use thinwire_buffer::{Pool, SegList};
 
 use super::*;
-use crate::stores::{FileStore, MemoryStore};
-use crate::testing::{MemDisk, Puppet, exercise};
-use crate::{Identity, IoFlags, VolumeEvent, WriterRecord};
+use thinwire_volume::stores::{FileStore, MemoryStore};
+use thinwire_volume::testing::{MemDisk, Puppet, exercise};
+use thinwire_volume::{Identity, IoFlags, VolumeEvent, WriterRecord};
 
 const MIB: u64 = 1 << 20;
 

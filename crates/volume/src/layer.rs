@@ -1,7 +1,6 @@
 //! [`Layer`]: the base of volumes over one other, which are that one but for what they do themselves.
 
-use super::CacheReport;
-use crate::{Completion, Geometry, Identity, Io, Volume, VolumeEvent};
+use crate::{CacheReport, Completion, Geometry, Identity, Io, Volume, VolumeEvent};
 
 /// A volume that has the shape, identity and events of the one below it: whatever is not said here it passes on.
 /// Every one is a [`Volume`].

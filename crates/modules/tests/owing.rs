@@ -7,14 +7,16 @@ use std::rc::Rc;
 
 use thinwire_buffer::{Pool, SegList};
 
-use super::super::{MODULE, Owing, OwingCanary};
-use crate::modules::Linear;
-use crate::stores::FileStore;
-use crate::testing::SplitMix64;
-use crate::{
-    Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Identity, Io, IoFlags, Op, SyncScope, Token,
-    Volume,
+use thinwire_modules::Linear;
+use thinwire_volume::stores::FileStore;
+use thinwire_volume::testing::SplitMix64;
+use thinwire_volume::{
+    Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Identity, Io, IoFlags, Op, Owing, OwingCanary,
+    SyncScope, Token, Volume,
 };
+
+/// The name under which its errors appear.
+const MODULE: &str = "loss";
 
 const BLOCK: u64 = 512;
 /// Half of them lie on each of two disks.

@@ -6,9 +6,9 @@ use std::rc::Rc;
 use thinwire_buffer::{Pool, SegList};
 
 use super::*;
-use crate::ErrorKind;
-use crate::stores::MemoryStore;
-use crate::testing::{Puppet, exercise};
+use thinwire_volume::ErrorKind;
+use thinwire_volume::stores::MemoryStore;
+use thinwire_volume::testing::{Puppet, exercise};
 
 const BYTES: u64 = 1 << 30;
 

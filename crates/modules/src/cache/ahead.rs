@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::PAGE;
 use super::streams::{STREAMS, Streams};
-use crate::Io;
+use thinwire_volume::Io;
 
 /// How far ahead of a stream is read, in bytes, at most, and in reads of which length.
 const WINDOW_MAX: u64 = 1 << 20;
@@ -90,7 +90,7 @@ impl Ahead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Op;
+    use thinwire_volume::Op;
 
     #[test]
     fn who_waits_waits_for_nothing_that_came_later() {

@@ -3,9 +3,9 @@
 use thinwire_buffer::{Pool, SegList};
 
 use super::*;
-use crate::stores::{EXTENTS_MAX, FileStore, MemoryStore};
-use crate::testing::{MemDisk, Puppet, exercise};
-use crate::{
+use thinwire_volume::stores::{EXTENTS_MAX, FileStore, MemoryStore};
+use thinwire_volume::testing::{MemDisk, Puppet, exercise};
+use thinwire_volume::{
     Completion, ErrorKind, Extent, Features, Geometry, Identity, IoError, IoFlags, Op, VolumeEvent,
 };
 

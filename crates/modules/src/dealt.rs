@@ -4,8 +4,11 @@
 #[cfg(test)]
 mod tests;
 
-use super::{Below, Composite, IdentityHash, Layout, ModuleError, Stretch, common_geometry};
-use crate::{Completion, Geometry, Identity, Io, IoFlags, Op, Token, Volume, VolumeEvent};
+use thinwire_volume::{
+    Completion, Geometry, Identity, Io, IoFlags, Op, Token, Volume, VolumeEvent,
+};
+
+use crate::{Below, Composite, IdentityHash, Layout, ModuleError, Stretch, common_geometry};
 
 /// Bytes that lie together at one member. The longest I/O of an attachment goes to five of them at most.
 const CHUNK_BYTES: u64 = 256 << 10;

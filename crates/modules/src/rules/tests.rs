@@ -2,9 +2,10 @@
 
 use thinwire_buffer::{Pool, SegList};
 
-use super::*;
-use crate::testing::obey;
-use crate::{Completion, Geometry, Identity, Io, Op, VolumeEvent, WriterRecord};
+use thinwire_volume::{Completion, Geometry, Identity, Io, Op, VolumeEvent, WriterRecord};
+
+use super::obey;
+use crate::*;
 
 #[test]
 fn all_modules_keep_the_rules() {

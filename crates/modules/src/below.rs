@@ -1,8 +1,8 @@
 //! [`Below`]: the volumes that a module stands on, and what is outstanding there.
 
-use super::pieces::Pieces;
-use super::slab::Slab;
-use crate::{Completion, Io, IoError, Op, Token, Volume};
+use thinwire_volume::{Completion, Io, IoError, Op, Slab, Token, Volume};
+
+use crate::pieces::Pieces;
 
 /// A part of an I/O: where it goes, in bytes of that volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
