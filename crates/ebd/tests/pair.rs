@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use common::{Fate, World, stamp};
@@ -96,6 +98,41 @@ fn only_blocks_that_are_missing_are_asked_for_again() {
         };
         let asked: Vec<_> = world.seen.iter().filter_map(asked).collect();
         assert_eq!(asked, [(64, 32), (72, 8)], "{form:?}");
+    }
+}
+
+/// Of what is sent together two frames find room: every request is sent again, and what is answered tells how long that takes.
+#[test]
+fn where_there_is_little_room_it_goes_on_at_the_pace_of_answers() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let client = world.open(1);
+        // Answers that come long after they were waited for have it wait long.
+        world.judge = Box::new(|_, by_server| match by_server {
+            true => Fate::Late(Duration::from_millis(1500)),
+            false => Fate::Arrives,
+        });
+        for _ in 0..2 {
+            world.read(client, 0, 4096).unwrap();
+            world.pass(Duration::from_secs(4));
+        }
+
+        let sent = Rc::new(Cell::new(0));
+        let room = sent.clone();
+        world.judge = Box::new(move |_, by_server| {
+            room.set(room.get() + u32::from(!by_server));
+            if by_server || room.get() <= 2 { Fate::Arrives } else { Fate::Lost }
+        });
+        let begins = world.now;
+        let data = stamp(0, 15 * 8, 1);
+        let token = world.submit(client, Op::Write, 0, &data);
+        world.until(60, |world| {
+            sent.set(0);
+            world.done.contains_key(&token)
+        });
+        // Eight rounds, of which the first ones wait as long as that.
+        let took = world.now.since(begins);
+        assert!(took < Duration::from_secs(6), "{form:?}: {took:?}");
     }
 }
 

@@ -97,11 +97,17 @@ impl EbdClient {
                 continue;
             }
             let is_silent = self.now.since(self.heard_at.max(request.first_sent)) > SILENCE;
+            let (sent, answered) = (request.sent, request.answered);
             match request.tries >= TRIES_MAX {
                 true if is_silent => return self.go_away(),
                 // It takes long, as a flush may: the server says that it is there whenever it is asked again.
                 true => {}
                 false => self.requests[at].tries += 1,
+            }
+            if answered > sent {
+                // Some of what was sent together was answered, some lost: where there is little room all requests are sent
+                // again, and nothing else tells how long an answer takes.
+                self.timeout.on_answer(answered.since(sent));
             }
             self.requests[at].is_repeated = true;
             self.report.repeated += 1;
@@ -408,7 +414,7 @@ impl EbdClient {
         let mut requests = self.requests.iter_mut().enumerate();
         let found = requests.find_map(|(at, request)| {
             let is_its = !request.to_send_again && request.tag == frame.tag;
-            let answered = if is_its { request.on_answer(frame, data.clone()) } else { None };
+            let answered = if is_its { request.on_answer(now, frame, data.clone()) } else { None };
             answered.map(|is_new| (at, is_new))
         });
         let Some((at, is_new)) = found else {

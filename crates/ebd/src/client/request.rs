@@ -61,6 +61,8 @@ pub(super) struct Request {
     pub unanswered: u32,
     pub sent: Time,
     pub first_sent: Time,
+    /// When a block that was missing was answered last.
+    pub answered: Time,
     /// How often it was sent again since the server said anything of it.
     pub tries: u32,
     /// It was sent again at all: what an answer took says nothing.
@@ -98,6 +100,7 @@ impl Request {
             unanswered: 0,
             sent: now,
             first_sent: now,
+            answered: Time::ZERO,
             tries: 0,
             is_repeated: false,
             to_send_again: false,
@@ -149,7 +152,7 @@ impl Request {
     }
 
     /// Whether an answer fits: not if it is about none of its blocks, or not whole; and whether it says anything new.
-    pub fn on_answer(&mut self, frame: &Frame, data: SegList) -> Option<bool> {
+    pub fn on_answer(&mut self, now: Time, frame: &Frame, data: SegList) -> Option<bool> {
         if frame.operation != self.pending.operation() {
             return None;
         }
@@ -172,7 +175,7 @@ impl Request {
         if is_new {
             self.missing &= !(1 << block);
             // It goes on: what is missing was lost by chance, or for want of room.
-            self.tries = 0;
+            (self.tries, self.answered) = (0, now);
             // One that comes twice is the answer to one frame, as far as anybody knows.
             self.unanswered -= 1;
             if let Some(piece) = self.pieces.get_mut(block as usize) {
