@@ -18,7 +18,7 @@ use crate::export::{Export, Store};
 use crate::model::{Range, Violation};
 use crate::world::SECOND;
 
-/// How long what a user has sent may be on its way, or in front of its server.
+/// How long what a user has sent may be on its way, or in front of its server, which may wait for its store.
 const LATE_NS: u64 = 4 * SECOND;
 
 /// What a server offers in AoE: on a station of its own, which only those hear who speak it.
@@ -131,8 +131,13 @@ impl DialectUser {
         Ok(())
     }
 
-    /// Its server may have it on record since.
-    pub(crate) fn look_at_grant(&mut self, now: u64, export: &mut Export, coverage: &mut Coverage) {
+    /// Its server, of whose stores one was slow until `slow`, may have it on record since.
+    pub(crate) fn look_at_grant(
+        &mut self,
+        (now, slow): (u64, u64),
+        export: &mut Export,
+        coverage: &mut Coverage,
+    ) {
         let Some(record) = self.is_on_record(export) else { return };
         if record.generation <= self.generation {
             return;
@@ -141,13 +146,13 @@ impl DialectUser {
         self.pending.values_mut().for_each(|pending| pending.granted(record.generation));
         if export.was_taken_over_by_others(self.content, former, &self.writers()) {
             // Of runs before another's only what is on its way can still come.
-            let lives = |run: &u32| {
-                *run == self.run || self.late.iter().any(|l| l.run == *run && l.until > now)
-            };
+            self.forget_late(now, slow);
+            let is_late = |run| self.late.iter().any(|late| late.run == run);
+            let lives = |run: &u32| *run == self.run || is_late(*run);
             self.runs.retain(lives);
         }
         coverage.aoe_granted += 1;
-        self.late.retain(|late| late.until > now);
+        self.forget_late(now, slow);
         self.late.sort_by_key(|late| late.stamp);
         let model = &mut export.models[self.content];
         let is_new = model.run() != self.run;
@@ -172,9 +177,13 @@ impl DialectUser {
     /// A write that it has asked for is over, or its run is: a frame of it may be on its way for a while.
     pub(super) fn add_late(&mut self, now: u64, range: Range, stamp: u64) {
         if self.aoe().is_some() {
-            self.late.retain(|late| late.until > now);
             self.late.push(Late { run: self.run, range, stamp, until: now + LATE_NS });
         }
+    }
+
+    /// What cannot be on its way any more, nor in front of its server.
+    fn forget_late(&mut self, now: u64, slow: u64) {
+        self.late.retain(|late| late.until.max(slow + LATE_NS) > now);
     }
 
     /// A write was answered: none of before of that place may come any more.

@@ -145,7 +145,12 @@ impl World {
     /// Whom servers have put on record since the last look.
     pub(crate) fn look_at_grants(&mut self) {
         for user in &mut self.dialect_users {
-            user.look_at_grant(self.now, &mut self.exports[user.export], &mut self.coverage);
+            // One that is slow keeps its server from others, too, that stand in line behind it.
+            let of_server = self.exports.iter().filter(|export| export.server == user.server);
+            let slow = of_server.filter_map(|export| Some(export.record_medium()?.slow_until()));
+            let slow = slow.max().unwrap_or(0);
+            let export = &mut self.exports[user.export];
+            user.look_at_grant((self.now, slow), export, &mut self.coverage);
         }
     }
 

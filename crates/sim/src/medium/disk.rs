@@ -3,7 +3,7 @@
 use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, SyncMark, SyncScope, Token};
 
 use super::MediumHandle;
-use super::effects::Flight;
+use super::effects::{Flight, SLOW_NS};
 use super::records::is_record;
 use crate::stamp::SECTOR_BYTES;
 
@@ -58,7 +58,7 @@ impl Disk for SimDisk {
         }
         let (least, most) = m.config.latency_ns;
         // One that a script has made slow is slow enough.
-        let is_slow = m.rng.chance(m.config.slow) && most < 1_000_000_000;
+        let is_slow = m.rng.chance(m.config.slow) && most < SLOW_NS;
         let factor = if is_slow { 100 } else { 1 };
         let takes = m.rng.between(least, most) * factor;
         let effect_at = if self.at_once { m.now } else { m.occupy(takes) };
@@ -67,6 +67,7 @@ impl Disk for SimDisk {
             done_at += m.rng.between(0, m.config.tells_late_ns);
         }
         let (effect_at, done_at) = if self.at_once { (m.now, m.now) } else { (effect_at, done_at) };
+        m.note_slow(m.now, done_at);
         let mark = m.next_number;
         m.flights.push(Flight {
             owner: self.owner,

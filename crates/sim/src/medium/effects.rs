@@ -15,6 +15,8 @@ use super::watch::Fence;
 use super::{MediumConfig, MediumStats};
 use crate::stamp::SECTOR_BYTES;
 
+/// An operation that takes so long is slow.
+pub(super) const SLOW_NS: u64 = 1_000_000_000;
 pub(crate) const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 const EOPNOTSUPP: i32 = 95;
@@ -124,6 +126,8 @@ pub(super) struct Medium {
     pub flights: Vec<Flight>,
     /// Until when it is at work on what it was given, for each operation that it does at a time.
     pub busy_until: Vec<u64>,
+    /// When the last is over that is slow.
+    pub slow_until: u64,
     /// What each thread of its process that has it waits for.
     pub rings: Vec<Ring>,
     /// Which of them is used for all that is for the whole file, and the size that it made durable last.
@@ -168,6 +172,13 @@ impl Medium {
         let first = self.busy_until.iter_mut().min().expect("it does one at a time at least");
         *first = self.now.max(*first) + takes_ns;
         *first
+    }
+
+    /// Something will have taken from one moment to another.
+    pub fn note_slow(&mut self, from: u64, to: u64) {
+        if to - from >= SLOW_NS {
+            self.slow_until = self.slow_until.max(to);
+        }
     }
 
     pub fn advance(&mut self, now: u64) {
@@ -258,6 +269,7 @@ impl Medium {
         let flight = &self.flights[at];
         if flight.is_failed_sync() && flight.owner == self.owner && !flight.at_once {
             self.flights[at].done_at += self.rng.between(0, config.failure_takes_ns);
+            self.note_slow(self.flights[at].submitted_at, self.flights[at].done_at);
         }
     }
 

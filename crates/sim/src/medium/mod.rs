@@ -205,6 +205,7 @@ impl MediumHandle {
             next_number: 1,
             flights: Vec::new(),
             busy_until: Vec::new(),
+            slow_until: 0,
             rings: Vec::new(),
             owner_ring: 0,
             size_offered: config.bytes,
@@ -385,6 +386,12 @@ impl MediumHandle {
     /// Changes how long operations take: for scripted tests.
     pub fn set_latency(&self, least_ns: u64, most_ns: u64) {
         self.medium.borrow_mut().config.latency_ns = (least_ns, most_ns);
+    }
+
+    /// When the last operation is over that takes a second or more: until then whoever waits for it may
+    /// have to.
+    pub fn slow_until(&self) -> u64 {
+        self.medium.borrow().slow_until
     }
 
     /// Counts the moments at which unflushed effects may have been lost.
