@@ -6,11 +6,13 @@
 //! * `usage.rs`: who uses the device
 //! * `question.rs`: that it is asked on one turn and answered on a later one
 //! * `stale.rs`: what a killed attachment leaves
-//! * `process.rs`: what a process that carries a disk owes to a machine short of memory
+//! * `process.rs`: what a process that carries a disk owes to a machine short of memory; `ballast.rs`: what it throws off when
+//!   that machine stands still
 //!
 //! Both layers do direct I/O: nothing of the volume is cached twice, and what the page cache holds
 //! of the device is the same as over any disk. Discards and write-zeroes pass through both.
 
+mod ballast;
 mod error;
 mod keeper;
 mod loop_device;
@@ -40,6 +42,7 @@ pub use stale::clean_stale;
 
 use crate::fuse::{FuseConfig, FuseFace};
 use crate::{FORCED_CLOSE_MAX, Face};
+use ballast::{Ballast, lowest_watermark};
 use keeper::{Answer, Keeper, Setup};
 use loop_device::node_of;
 use question::Question;
@@ -153,6 +156,8 @@ pub struct BlockFace {
     forced: Option<Forced>,
     /// Who used the device when it was let go of by force, until that is told.
     last_word: Option<String>,
+    /// Of one that carries.
+    ballast: Option<Ballast>,
 }
 
 impl BlockFace {
@@ -196,6 +201,8 @@ impl BlockFace {
         let (poll, timer) = poll_set(&fuse).map_err(io::Error::from).map_err(cannot_watch())?;
         let backing = PathBuf::from(fuse.path());
         let setup = Setup { backing, block_bytes, is_carrying, read_only };
+        let ballast = is_carrying.then(|| Ballast::take(lowest_watermark()?)).transpose();
+        let ballast = ballast.map_err(BlockError::system("cannot take memory to throw off"))?;
         let keeper = Keeper::start(setup).map_err(BlockError::system("cannot start a thread"))?;
         let mut face = BlockFace {
             fuse,
@@ -211,6 +218,7 @@ impl BlockFace {
             question: Question::default(),
             forced: None,
             last_word: None,
+            ballast,
         };
         face.set_timer().map_err(BlockError::system("cannot start a timer"))?;
         Ok(face)
@@ -395,6 +403,9 @@ impl Face for BlockFace {
     }
 
     fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
+        if let Some(ballast) = &self.ballast {
+            ballast.goes_on();
+        }
         let mut progress = self.fuse.turn(volume)?;
         if self.take_tick() {
             // Who waits for readiness or for the end looks again after a turn that did something.
