@@ -34,13 +34,15 @@ class Machine:
                 "-serial", "chardev:console",
                 "-netdev", f"tap,id=net0,ifname={tap},script=no,downscript=no",
                 "-device", f"virtio-net-pci,netdev=net0,mac=02:00:00:00:01:{0x80 + len(lab.processes) % 0x80:02x},"
-                f"host_mtu={lab.mtu},romfile="]
+                f"host_mtu={lab.mtu},romfile=",
+                "-monitor", f"unix:{lab.path(name + '.monitor')},server=on,wait=off"]
         for number, path in enumerate(disks):
             argv += ["-drive", f"if=none,id=disk{number},format=raw,cache=none,file={path}",
                      "-device", f"virtio-blk-pci,drive=disk{number}"]
         self.process = lab.start("switch", *argv, *boot, name=f"qemu-{name}")
         self.line = None
         self.address = address
+        self.monitor = lab.path(name + ".monitor")
 
     @property
     def console(self):
@@ -64,6 +66,7 @@ class Machine:
         try:
             found = until(f"'{what}' on the console", seconds, look, every=0.2)
         except Failure as failure:
+            self.tell_stacks()
             raise Failure(f"{failure}\n{self.last}") from None
         self.seen = found.end()
         return found
@@ -81,8 +84,20 @@ class Machine:
         try:
             self.process.wait(seconds)
         except Failure as failure:
+            self.tell_stacks()
             raise Failure(f"{failure}\n{self.last}") from None
         return self
+
+    def tell_stacks(self):
+        """A guest that stands still: its kernel panics and leaves the stacks of all its tasks in the console's log, the
+        only place that tells for what they wait."""
+        try:
+            with socket.socket(socket.AF_UNIX) as line:
+                line.connect(self.monitor)
+                line.sendall(b"nmi\n")
+                self.process.wait(30)
+        except (OSError, Failure):
+            pass  # It has ended already, or is no Linux: there is nothing more to tell.
 
     def finishes(self, seconds):
         """Waits for the end of a guest that powers off after its command, which must have said 0."""
@@ -109,4 +124,6 @@ def drain(line):
 
 def kernel(system, initramfs, append=""):
     """Boots a kernel with a first file system."""
-    return ["-kernel", system.image, "-initrd", initramfs, "-append", f"console=ttyS0 panic=-1 quiet {append}".strip()]
+    # See `Machine.tell_stacks`.
+    append = f"console=ttyS0 panic=-1 unknown_nmi_panic=1 panic_print=3 quiet {append}".strip()
+    return ["-kernel", system.image, "-initrd", initramfs, "-append", append]
