@@ -1,5 +1,7 @@
 //! [`Below`]: the volumes that a module stands on, and what is outstanding there.
 
+use thinwire_buffer::SegList;
+
 use thinwire_volume::{Completion, Io, IoError, Op, Slab, Token, Volume};
 
 use crate::pieces::Pieces;
@@ -23,6 +25,8 @@ pub struct Below {
     parts: Slab<Part>,
     splits: Slab<Split>,
     spare_pieces: Vec<Pieces>,
+    /// What each share of a write is given, while it is dealt.
+    payloads: Vec<SegList>,
     outstanding: usize,
     /// A part of a flush failed after that had been told of another: the next flush that succeeds tells
     /// of it.
@@ -56,6 +60,8 @@ struct Split {
     error: Option<IoError>,
     /// It is completed already: a flush that failed.
     is_told: bool,
+    /// Its range, if it is told of any part that fails: of one whose bytes lie apart in it.
+    range: Option<(u64, u64)>,
     /// What the parts have answered, in the order of their ranges; empty if they answer nothing.
     pieces: Pieces,
 }
@@ -67,6 +73,7 @@ impl Below {
             parts: Slab::new(),
             splits: Slab::new(),
             spare_pieces: Vec::new(),
+            payloads: Vec::new(),
             outstanding: 0,
             owed: None,
         }
@@ -110,6 +117,47 @@ impl Below {
             at += len;
         }
         assert_eq!(at, io.len, "an I/O was cut into stretches of another length");
+    }
+
+    /// Hands an I/O to several volumes, each its share. The I/O's bytes are dealt out in lengths of `pieces`, the first
+    /// to the first share and so on, round and round; what a share has of them lies together there. Payload goes by
+    /// reference. It is completed once, when all have completed their share: with the first error, which is told of
+    /// the whole range, or with their answers in the order of its bytes. For what has neither payload nor answer
+    /// `pieces` is not walked: it takes the same time, however long it is.
+    ///
+    /// # Panics
+    /// If the shares, or the pieces that were walked, are not as long as the I/O.
+    pub fn deal(
+        &mut self,
+        io: &Io,
+        shares: impl Iterator<Item = Stretch> + Clone,
+        pieces: impl Iterator<Item = u64>,
+    ) {
+        let split = self.begin_split(io);
+        let mut payloads = std::mem::take(&mut self.payloads);
+        payloads.resize_with(shares.clone().count(), SegList::new);
+        let whole = self.splits.get_mut(split);
+        whole.range = Some((io.offset, io.len));
+        match io.op {
+            Op::Read | Op::BlockStatus => whole.pieces.deal(pieces),
+            Op::Write => {
+                let (mut at, turns) = (0, (0..payloads.len()).cycle());
+                for (len, turn) in pieces.zip(turns) {
+                    io.data.slice_into(at as usize, len as usize, &mut payloads[turn]);
+                    at += len;
+                }
+                assert_eq!(at, io.len, "an I/O was dealt out in pieces of another length");
+            }
+            _ => {}
+        }
+        let mut dealt = 0;
+        for (Stretch { child, offset, len }, data) in shares.zip(payloads.drain(..)) {
+            let part = Io { flags: io.flags, data, ..Io::new(0, io.op, offset, len) };
+            self.hand_piece(child, offset, part, split);
+            dealt += len;
+        }
+        assert_eq!(dealt, io.len, "an I/O was dealt out in shares of another length");
+        self.payloads = payloads;
     }
 
     /// Hands all of an I/O that changes something to every volume, at the same offset. It is completed
@@ -160,7 +208,15 @@ impl Below {
         let pieces = self.spare_pieces.pop().unwrap_or_default();
         let (token, op) = (io.token, io.op);
         self.outstanding += 1;
-        self.splits.insert(Split { token, op, pending: 0, error: None, is_told: false, pieces })
+        self.splits.insert(Split {
+            token,
+            op,
+            pending: 0,
+            error: None,
+            is_told: false,
+            range: None,
+            pieces,
+        })
     }
 
     /// Polls them all, outstanding or not: a descriptor of one may have become readable.
@@ -215,7 +271,10 @@ impl Below {
     fn join(&mut self, index: u32, piece: usize, completion: &mut Completion) -> bool {
         let split = self.splits.get_mut(index);
         split.pending -= 1;
-        if let Err(error) = completion.result {
+        if let Err(mut error) = completion.result {
+            if let Some((offset, len)) = split.range {
+                (error.offset, error.len) = (offset, len);
+            }
             match split.is_told {
                 true => self.owed = Some(error),
                 false => _ = split.error.get_or_insert(error),

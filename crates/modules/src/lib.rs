@@ -23,8 +23,8 @@
 //!   nothing is held back or sorted. (Each volume takes them in an order of its own: a module that keeps
 //!   copies has to hold back what overlaps a write, or they differ for good.) An I/O of several parts completes when all have, also when one has
 //!   failed: the others may still have an effect.
-//! * **Errors**: the first part that failed is told, with its range in the module's bytes and the name of
-//!   who reported it.
+//! * **Errors**: the first part that failed is told, with its range in the module's bytes, or with that of the whole I/O
+//!   where its own bytes lie apart, and the name of who reported it.
 //! * **Flush** goes to every volume. One that fails it fails the whole at once, and before whatever else
 //!   the same poll brings, since that may have seen the loss. If another fails it later, then the next
 //!   flush that would succeed tells that.
@@ -34,11 +34,13 @@
 //!   that and by what is submitted, since nothing is kept for later.
 //! * **Poll** polls all volumes every time: a descriptor of one may have become readable.
 //! * **Block status** is joined in order, up to the first answer that is shorter than what was asked. With
-//!   `one_extent` only the first volume is asked.
+//!   `one_extent` only the first volume is asked. It may be asked for less than was submitted.
 //! * **Payload** goes by reference: nothing is copied. Once warm nothing is allocated, but for the answer to
 //!   a block status that was cut.
 //! * **Identity** is a hash of the module's name, of the identities of its volumes in their order, and of
-//!   what else makes its content another ([`IdentityHash`]).
+//!   what else makes its content another ([`IdentityHash`]), as options do.
+//! * **Options** are numbers of bytes, listed in the table with what each takes ([`ModuleOption`]): one that is said has been
+//!   checked for that, and for nothing else. Without any a module can be put over whatever is large enough.
 //! * **Writer record**: none. Whoever serves the whole keeps it elsewhere, under that identity.
 
 #![forbid(unsafe_code)]
@@ -49,10 +51,15 @@ mod composite;
 mod dealt;
 mod events;
 mod linear;
+#[cfg(test)]
+mod observed;
+mod options;
 mod pieces;
 #[cfg(test)]
 mod rules;
 mod shape;
+mod slice;
+mod stripe;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -62,12 +69,15 @@ pub use cache::{Cache, CacheCanary};
 pub use composite::{Composite, Layout};
 pub use dealt::Dealt;
 pub use linear::Linear;
+pub use options::{ModuleOption, Options};
 pub use shape::{IdentityHash, common_geometry};
+pub use slice::Slice;
+pub use stripe::Stripe;
 
 use thinwire_volume::Volume;
 
 /// All modules, in the order in which they are shown.
-pub static MODULES: &[Module] = &[linear::MODULE];
+pub static MODULES: &[Module] = &[linear::MODULE, slice::MODULE, stripe::MODULE];
 
 /// A module over its volumes, or why it cannot be put there.
 pub type Built = Result<Box<dyn Volume>, ModuleError>;
@@ -80,11 +90,13 @@ pub struct Module {
     pub help: &'static str,
     /// How many volumes it takes.
     pub children: RangeInclusive<usize>,
+    /// What it can be told.
+    pub options: &'static [ModuleOption],
     /// What one I/O becomes: so many for each of its volumes, at most. Roots bound what they submit; a tree
     /// multiplies that by these, level by level, and holds nothing else.
     pub ios_each_max: usize,
     /// Puts it over its volumes, as many as it takes, in the order in which they were named.
-    pub build: fn(Vec<Box<dyn Volume>>) -> Built,
+    pub build: fn(Vec<Box<dyn Volume>>, &Options) -> Built,
 }
 
 impl Module {
@@ -106,17 +118,33 @@ impl Module {
             (least, most) if least == most => least.to_string(),
             (least, most) => format!("{least} to {most}"),
         };
-        let why = format!("takes {takes} volumes, not {count}");
+        let volumes = if takes == "1" { "volume" } else { "volumes" };
+        let why = format!("takes {takes} {volumes}, not {count}");
         Err(ModuleError::new(self.name, why))
+    }
+
+    /// What it can be told under that name.
+    ///
+    /// # Errors
+    /// Nothing: what it can be told.
+    pub fn option(&self, name: &str) -> Result<&'static ModuleOption, ModuleError> {
+        self.options.iter().find(|option| option.name == name).ok_or_else(|| {
+            let known: Vec<_> = self.options.iter().map(|option| option.name).collect();
+            let why = match known.is_empty() {
+                true => format!("has no `{name}`: it has no options"),
+                false => format!("has no `{name}`; it has {}", known.join(", ")),
+            };
+            ModuleError::new(self.name, why)
+        })
     }
 
     /// Puts it over its volumes.
     ///
     /// # Errors
     /// Their number or their geometry does not fit.
-    pub fn open(&self, children: Vec<Box<dyn Volume>>) -> Built {
+    pub fn open(&self, children: Vec<Box<dyn Volume>>, options: &Options) -> Built {
         self.check_count(children.len())?;
-        (self.build)(children)
+        (self.build)(children, options)
     }
 }
 

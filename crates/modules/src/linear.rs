@@ -16,8 +16,9 @@ pub(super) const MODULE: Module = Module {
     name: Linear::NAME,
     help: "volumes one behind the other",
     children: 1..=usize::MAX,
+    options: &[],
     ios_each_max: 1,
-    build: |children| Ok(Box::new(Linear::new(children)?)),
+    build: |children, _| Ok(Box::new(Linear::new(children)?)),
 };
 
 /// The first byte of each volume is behind the last of the one before.

@@ -12,8 +12,10 @@ use thinwire_volume::{
     store_writer,
 };
 
-use crate::{Module, ModuleError};
+use crate::{Module, ModuleError, Options};
 
+/// Of each volume: more than two chunks of any module.
+const SHAPE: Geometry = Geometry { bytes: 136 << 10, ..Puppet::GEOMETRY };
 /// More volumes than this are not tried.
 const CHILDREN_MAX: usize = 3;
 
@@ -22,7 +24,10 @@ const CHILDREN_MAX: usize = 3;
 fn obey(module: &Module) {
     for count in 0..=CHILDREN_MAX {
         if !module.children.contains(&count) {
-            assert!(module.open(Puppet::boxed(&puppets(count))).is_err(), "it takes {count}");
+            assert!(
+                module.open(Puppet::boxed(&puppets(count)), &Options::default()).is_err(),
+                "it takes {count}"
+            );
             continue;
         }
         size(module, count);
@@ -54,11 +59,11 @@ fn rest(module: &Module, count: usize) {
 }
 
 fn puppets(count: usize) -> Vec<Puppet> {
-    (0..count).map(|number| Puppet::new(number as u8 + 1, Puppet::GEOMETRY)).collect()
+    (0..count).map(|number| Puppet::new(number as u8 + 1, SHAPE)).collect()
 }
 
 fn over(module: &Module, puppets: &[Puppet]) -> Box<dyn Volume> {
-    module.open(Puppet::boxed(puppets)).unwrap_or_else(|e| panic!("{e}"))
+    module.open(Puppet::boxed(puppets), &Options::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn polled(volume: &mut dyn Volume) -> Vec<Completion> {
@@ -261,12 +266,8 @@ fn shape(module: &Module, count: usize) {
         over(module, &puppets).geometry()
     };
     for odd in 0..count {
-        let coarse = Geometry {
-            block_bytes: 4096,
-            preferred_bytes: 65536,
-            io_bytes_max: 10_000,
-            ..Puppet::GEOMETRY
-        };
+        let coarse =
+            Geometry { block_bytes: 4096, preferred_bytes: 65536, io_bytes_max: 10_000, ..SHAPE };
         let shape = of(odd, coarse);
         assert_eq!((shape.block_bytes, shape.io_bytes_max), (4096, 8192), "what all take");
         assert_eq!(shape.preferred_bytes, 65536);
@@ -277,15 +278,15 @@ fn shape(module: &Module, count: usize) {
             Features { block_status: false, ..ABLE },
             ABLE,
         ] {
-            let shape = of(odd, Geometry { features, ..Puppet::GEOMETRY });
+            let shape = of(odd, Geometry { features, ..SHAPE });
             assert_eq!(shape.features, features, "features that all have");
         }
-        let short = Geometry { io_bytes_max: 512, ..Puppet::GEOMETRY };
+        let short = Geometry { io_bytes_max: 512, ..SHAPE };
         if count > 1 {
             let mut puppets = puppets(count);
             puppets[odd] = Puppet::new(1, short);
             puppets[(odd + 1) % count] = Puppet::new(2, coarse);
-            let error = module.open(Puppet::boxed(&puppets)).err();
+            let error = module.open(Puppet::boxed(&puppets), &Options::default()).err();
             let error = error.unwrap_or_else(|| panic!("no I/O is aligned and short enough"));
             assert_eq!((error.module, error.child), (module.name, Some(odd)), "{error}");
         }
@@ -304,7 +305,7 @@ fn identity(module: &Module, count: usize) {
     };
     for child in 0..count {
         let mut others = puppets(count);
-        others[child] = Puppet::new(100, Puppet::GEOMETRY);
+        others[child] = Puppet::new(100, SHAPE);
         differs(of(&others), "who is below");
         let reborn = puppets(count);
         reborn[child].be_born_again();
@@ -337,7 +338,7 @@ fn no_record(module: &Module, count: usize) {
 fn suite(module: &Module, count: usize) {
     const STORE_BYTES: u64 = 96 << 10;
     let pool = Pool::new(8 << 20);
-    let open = |children: Result<Vec<_>, ModuleError>| module.open(children?);
+    let open = |children: Result<Vec<_>, ModuleError>| module.open(children?, &Options::default());
     let memory = |nth: usize| -> Box<dyn Volume> {
         let block = if nth % 2 == 1 { 4096 } else { 512 };
         Box::new(MemoryStore::new(STORE_BYTES, block, Identity::default(), &pool))

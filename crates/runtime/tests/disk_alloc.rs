@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Dir, backends, wait};
 use thinwire_buffer::{Pool, SegList, Segment};
-use thinwire_modules::{Cache, Linear, MODULES};
+use thinwire_modules::{Cache, Linear, MODULES, Options, Slice, Stripe};
 use thinwire_runtime::disk::{DiskOptions, open_store};
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{Completion, Identity, Io, Op, Volume};
@@ -90,8 +90,16 @@ fn main() {
     };
     // With borders in the midst of I/Os.
     let cut = Linear::new([24, 64, 936].map(memory).into()).unwrap();
+    // Four chunks for three volumes, and two, or parts of three, for two.
+    let dealt = Stripe::new([1 << 10; 3].map(memory).into(), 4096).unwrap();
+    let within = |_| -> Box<dyn Volume> {
+        Box::new(Slice::new(vec![memory(1 << 10)], 2048, Some(1000 << 10)).unwrap())
+    };
+    let nested = Stripe::new((0..2).map(within).collect(), 12 << 10).unwrap();
     let mut volumes: Vec<(String, Box<dyn Volume>, Option<i32>)> = vec![
         ("linear, cut".into(), Box::new(cut), None),
+        ("stripe, dealt".into(), Box::new(dealt), None),
+        ("stripe of slices".into(), Box::new(nested), None),
         ("null".into(), Box::new(NullStore::new(1 << 20, 512)), None),
         ("memory".into(), memory(1 << 10), None),
         ("cache".into(), Box::new(Cache::new(memory(1 << 10), 4 << 20)), None),
@@ -99,7 +107,8 @@ fn main() {
     ];
     for module in MODULES {
         let count = 3.clamp(*module.children.start(), *module.children.end());
-        let volume = module.open((0..count).map(|_| memory(1 << 10)).collect()).unwrap();
+        let children = (0..count).map(|_| memory(1 << 10)).collect();
+        let volume = module.open(children, &Options::default()).unwrap();
         volumes.push((module.name.into(), volume, None));
     }
     for backend in backends() {

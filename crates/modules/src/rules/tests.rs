@@ -23,6 +23,18 @@ fn names_can_be_typed_and_told_apart() {
         assert!(!["file", "memory", "null", "tw"].contains(&module.name), "{module:?}");
         assert_eq!(Module::find(module.name), Some(module));
         assert!(!MODULES[..at].contains(module), "{module:?} is there twice");
+        for (nth, option) in module.options.iter().enumerate() {
+            let name = option.name;
+            let is_plain = |c: char| c.is_ascii_lowercase() || c == '_';
+            assert!(!name.is_empty() && name.chars().all(is_plain), "{module:?}: {name}");
+            // The keys of every `[[volume]]`.
+            assert!(!["name", "kind", "children"].contains(&name), "{module:?}: {name}");
+            assert!((1..=50).contains(&option.help.len()) && !option.help.contains('\n'), "{name}");
+            assert!(option.check(*option.bounds.start()).is_ok(), "{module:?}: the least {name}");
+            assert_eq!(module.option(name).unwrap().name, name);
+            let before = &module.options[..nth];
+            assert!(before.iter().all(|other| other.name != name), "{name} is there twice");
+        }
     }
     assert_eq!(Module::find("nonesuch"), None);
 }
@@ -33,9 +45,21 @@ fn how_many_volumes_it_takes_is_said() {
         Module { children, ..linear::MODULE }.check_count(count).map_err(|e| e.to_string())
     };
     assert_eq!(takes(2..=2, 2), Ok(()));
+    assert_eq!(takes(1..=1, 2), Err("linear takes 1 volume, not 2".into()));
     assert_eq!(takes(2..=2, 3), Err("linear takes 2 volumes, not 3".into()));
     assert_eq!(takes(1..=usize::MAX, 0), Err("linear takes 1 or more volumes, not 0".into()));
     assert_eq!(takes(2..=4, 5), Err("linear takes 2 to 4 volumes, not 5".into()));
+}
+
+#[test]
+fn what_options_a_module_has_is_said() {
+    let has = |module: Module, name| module.option(name).err().map(|e| e.to_string());
+    assert_eq!(has(stripe::MODULE, "chunk"), None);
+    assert_eq!(
+        has(slice::MODULE, "chunk"),
+        Some("slice has no `chunk`; it has offset, size".into())
+    );
+    assert_eq!(has(linear::MODULE, "x"), Some("linear has no `x`: it has no options".into()));
 }
 
 /// What a broken module does otherwise than [`Linear`].
@@ -164,12 +188,12 @@ impl Volume for Planted {
 fn below(mut children: Vec<Box<dyn Volume>>, broken: Broken) -> Built {
     let inner = children.pop().expect("it takes one at least");
     children.push(Box::new(Planted { inner, broken, ready: Vec::new() }));
-    (linear::MODULE.build)(children)
+    (linear::MODULE.build)(children, &Options::default())
 }
 
 /// Broken as a whole.
 fn above(children: Vec<Box<dyn Volume>>, broken: Broken) -> Built {
-    let inner = (linear::MODULE.build)(children)?;
+    let inner = (linear::MODULE.build)(children, &Options::default())?;
     Ok(Box::new(Planted { inner, broken, ready: Vec::new() }))
 }
 
@@ -178,7 +202,7 @@ macro_rules! canary {
         #[test]
         #[should_panic(expected = $expected)]
         fn $name() {
-            let build = |children| $place(children, Broken::$broken);
+            let build = |children, _: &Options| $place(children, Broken::$broken);
             obey(&Module { build, ..linear::MODULE });
         }
     };
