@@ -1,0 +1,153 @@
+//! Volumes of volumes of volumes: 1,000 random trees of all modules, with random options, over stores of all kinds. Each
+//! must do what every volume does.
+
+use thinwire_buffer::Pool;
+use thinwire_modules::{MODULES, Module, Options};
+use thinwire_volume::stores::{FileStore, MemoryStore};
+use thinwire_volume::testing::{MemDisk, SplitMix64, exercise};
+use thinwire_volume::{Identity, Volume};
+
+const TREES: u64 = 1000;
+/// I/Os of each: few, as there are many trees.
+const STEPS: usize = 250;
+const CHILDREN_MAX: usize = 3;
+/// No volume is smaller, whatever is cut off it: the smallest chunk.
+const LEAST_BYTES: u64 = 4096;
+
+/// One tree, and what it looks like.
+struct Grower {
+    seed: u64,
+    rng: SplitMix64,
+    pool: Pool,
+    /// All sizes and offsets are multiples of it: 512 if all blocks are.
+    unit: u64,
+    shape: String,
+    leaves: usize,
+    modules: Vec<&'static str>,
+}
+
+impl Grower {
+    fn new(seed: u64) -> Self {
+        let mut rng = SplitMix64::new(seed);
+        let unit = if rng.one_in(2) { 512 } else { 4096 };
+        let pool = Pool::new(8 << 20);
+        Grower { seed, rng, pool, unit, shape: String::new(), leaves: 0, modules: Vec::new() }
+    }
+
+    /// One from `least` to `most`, a multiple of `unit`, as both are.
+    fn between(&mut self, least: u64, most: u64, unit: u64) -> u64 {
+        least + self.rng.below((most - least) / unit + 1) * unit
+    }
+
+    fn leaf(&mut self) -> Box<dyn Volume> {
+        self.leaves += 1;
+        let bytes = self.between(2 * LEAST_BYTES, 160 << 10, self.unit);
+        let block = if self.unit == 512 || self.rng.one_in(2) { 512 } else { 4096 };
+        let (in_memory, seed) = (self.rng.one_in(2), self.rng.next());
+        let kind = if in_memory { "memory" } else { "file" };
+        self.shape += &format!("{kind}:{bytes}/{block}");
+        match in_memory {
+            true => Box::new(MemoryStore::new(bytes, block, Identity::default(), &self.pool)),
+            false => {
+                let align = if block == 512 || self.rng.one_in(2) { 512 } else { 4096 };
+                let store = FileStore::new(MemDisk::new(bytes, align, seed), block, &self.pool);
+                Box::new(store.unwrap_or_else(|e| panic!("{e:?}")))
+            }
+        }
+    }
+
+    /// A module with so many levels of them below itself; with none it is a leaf.
+    fn tree(&mut self, levels: usize) -> Box<dyn Volume> {
+        if levels == 0 {
+            return self.leaf();
+        }
+        let module = &MODULES[self.rng.below(MODULES.len() as u64) as usize];
+        self.modules.push(module.name);
+        self.shape += &format!("{}:[", module.name);
+        let most = CHILDREN_MAX.min(*module.children.end());
+        let least = *module.children.start();
+        let count = self.between(least as u64, most as u64, 1);
+        // One is as deep as it is said, the others are anything.
+        let deep = self.rng.below(count);
+        let mut children = Vec::new();
+        for nth in 0..count {
+            let levels =
+                if nth == deep { levels - 1 } else { self.rng.below(levels as u64) as usize };
+            children.push(self.tree(levels));
+            self.shape += if nth + 1 < count { "," } else { "]" };
+        }
+        let options = self.options(module, &children);
+        let said: Vec<_> = options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        if !said.is_empty() {
+            self.shape += &format!("?{}", said.join("&"));
+        }
+        let volume = module.open(children, &options).unwrap_or_else(|e| panic!("{e}"));
+        assert!(volume.geometry().bytes >= LEAST_BYTES);
+        volume
+    }
+
+    /// Anything that it can be told over these.
+    fn options(&mut self, module: &Module, children: &[Box<dyn Volume>]) -> Options {
+        let smallest = children.iter().map(|child| child.geometry().bytes).min().unwrap_or(0);
+        let (mut options, mut offset) = (Options::default(), 0);
+        for option in module.options {
+            let value = match option.name {
+                "chunk" if smallest >= 64 << 10 && self.rng.one_in(4) => None,
+                "chunk" => Some(self.between(4096, smallest / 4096 * 4096, 4096)),
+                "offset" | "size" if self.rng.one_in(3) => None,
+                "offset" => {
+                    let units = (smallest - LEAST_BYTES) / self.unit;
+                    offset = self.between(0, units * self.unit, self.unit);
+                    Some(offset)
+                }
+                "size" => {
+                    let units = (smallest - offset - LEAST_BYTES) / self.unit;
+                    Some(self.between(LEAST_BYTES, LEAST_BYTES + units * self.unit, self.unit))
+                }
+                other => panic!("say here what values `{other}` of {module:?} can have"),
+            };
+            if let Some(value) = value {
+                assert_eq!(option.check(value), Ok(()), "{}", option.name);
+                assert!(options.set(option, value));
+            }
+        }
+        options
+    }
+}
+
+/// Tells which tree it was, if one fails.
+impl Drop for Grower {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("seed {}: {}", self.seed, self.shape);
+        }
+    }
+}
+
+#[test]
+fn random_trees_are_volumes_like_any_other() {
+    let mut uses = vec![0; MODULES.len()];
+    let (mut leaves, mut ios, mut checked, mut overlaps) = (0, 0, 0, 0);
+    for seed in 0..TREES {
+        let mut grower = Grower::new(seed);
+        let levels = grower.between(3, 5, 1) as usize;
+        let mut volume = grower.tree(levels);
+        let report = exercise(&mut *volume, &mut || {}, seed, STEPS);
+        assert!(report.ios > STEPS as u64 / 2, "{report:?}");
+        ios += report.ios;
+        checked += report.blocks_checked;
+        overlaps += report.overlaps;
+        leaves += grower.leaves;
+        for (uses, module) in uses.iter_mut().zip(MODULES) {
+            *uses += grower.modules.iter().filter(|name| **name == module.name).count();
+        }
+    }
+    println!(
+        "{leaves} leaves, {uses:?} modules, {ios} I/Os, {overlaps} overlaps, {checked} blocks"
+    );
+    assert!(uses.iter().all(|uses| *uses > 200), "{uses:?}");
+    assert!(
+        ios > 200_000 && checked > 800_000 && overlaps > 50_000,
+        "{ios}, {checked}, {overlaps}"
+    );
+}
