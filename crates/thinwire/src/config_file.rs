@@ -95,7 +95,7 @@ pub(crate) struct FileKeys {
 
 /// A number, or a size in words.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a limit is a number or a size, as in 64 or \"4G\"")]
+#[serde(untagged, expecting = "what goes here is a number or a size, as in 64 or \"4G\"")]
 pub(crate) enum FileValue {
     Number(u64),
     Words(String),
@@ -193,6 +193,18 @@ pub(crate) struct FileVolume {
     pub name: Spanned<String>,
     pub kind: Spanned<String>,
     pub children: Spanned<Vec<Spanned<String>>>,
+    pub chunk: Option<Spanned<FileValue>>,
+    pub offset: Option<Spanned<FileValue>>,
+    pub size: Option<Spanned<FileValue>>,
+}
+
+impl FileVolume {
+    /// The options of modules, of all kinds, and what is said of each.
+    pub fn options(&self) -> [(&'static str, Option<&Spanned<FileValue>>); 3] {
+        let FileVolume { name: _, kind: _, children: _, chunk, offset, size } = self;
+        [("chunk", chunk), ("offset", offset), ("size", size)]
+            .map(|(name, value)| (name, value.as_ref()))
+    }
 }
 
 /// A file that was read.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use thinwire_buffer::Pool;
 use thinwire_frontend::Face;
 use thinwire_initiator::Initiator;
-use thinwire_modules::{Dealt, Options};
+use thinwire_modules::Dealt;
 use thinwire_node::PartId;
 use thinwire_proto::StageSums;
 use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
@@ -259,10 +259,10 @@ fn build(
     leaves: &mut std::slice::Iter<'_, Leaf>,
     ports: &mut Vec<usize>,
 ) -> Outcome<Root> {
-    if let VolumeSpec::Over { module, children, .. } = spec {
+    if let VolumeSpec::Over { module, options, children, .. } = spec {
         let built = children.iter().map(|child| build(child, leaves, ports).map(Root::boxed));
         let built: Outcome<Vec<_>> = built.collect();
-        return module.open(built?, &Options::default()).map(Root::Other).map_err(|e| {
+        return module.open(built?, options).map(Root::Other).map_err(|e| {
             let e = match e.child {
                 // As the user calls it, not as the module does.
                 Some(child) => format!("{} {}", children[child], e.why),

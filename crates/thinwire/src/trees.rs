@@ -6,12 +6,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use thinwire_modules::{MODULES, Module};
+use thinwire_modules::{MODULES, Module, Options};
 
 use crate::config_file::{ConfigFile, FileVolume};
 use crate::error::{Failure, Outcome, ParseError};
 use crate::size::check_name;
-use crate::uri::{DEPTH_MAX, VolumeSpec, parse_volume};
+use crate::uri::{DEPTH_MAX, VolumeSpec, parse_volume, set_option};
 
 /// The end of a file's name that makes what follows `#` the name of a volume in it.
 const FILE_END: &str = ".toml";
@@ -55,11 +55,12 @@ pub(crate) struct Trees {
 /// volumes are, so that all of them are of one state of it.
 type Library = Rc<RefCell<Vec<Rc<Trees>>>>;
 
-/// One of them, of which only the name and the kind have been looked at.
+/// One of them, of which only the name, the kind and its options have been looked at.
 #[derive(Debug)]
 struct Described {
     name: String,
     module: &'static Module,
+    options: Options,
     /// Each as written, and where.
     children: Vec<(String, String)>,
     /// Where it begins, and where its list of children does.
@@ -171,7 +172,7 @@ impl Trees {
     /// What `file` and those that add to it describe.
     ///
     /// # Errors
-    /// A name is in use already or none, or a kind does not exist.
+    /// A name is in use already or none, a kind does not exist, or is told what it does not take.
     pub fn of(file: &Path, files: &[ConfigFile]) -> Outcome<Self> {
         let mut trees = Trees { file: file.to_owned(), ..Trees::default() };
         for file in files {
@@ -183,7 +184,7 @@ impl Trees {
     }
 
     fn add(&mut self, file: &ConfigFile, volume: &toml::Spanned<FileVolume>) -> Outcome {
-        let FileVolume { name, kind, children } = volume.get_ref();
+        let FileVolume { name, kind, children, .. } = volume.get_ref();
         check_name("volume name", name.get_ref()).map_err(|e| file.wrong(name.span(), e))?;
         if let Some(first) = self.described(name.get_ref()) {
             let (name, first, place) = (name.get_ref(), &first.places[0], name.span());
@@ -196,11 +197,21 @@ impl Trees {
                 format!("`{}`: unknown kind; there are: {}", kind.get_ref(), known.join(", "));
             return Err(file.wrong(kind.span(), why));
         };
+        let mut options = Options::default();
+        for (name, value) in volume.get_ref().options() {
+            let Some(value) = value else { continue };
+            let wrong = |why: String| file.wrong(value.span(), why);
+            let option = module.option(name).map_err(|e| wrong(e.to_string()))?;
+            let words = value.get_ref().to_string();
+            let set = set_option(&mut options, option, &words);
+            set.map_err(|why| wrong(format!("`{name} = {words}`: {why}")))?;
+        }
         let placed =
             |child: &toml::Spanned<String>| (child.get_ref().clone(), file.place(child.span()));
         self.described.push(Described {
             name: name.get_ref().clone(),
             module,
+            options,
             children: children.get_ref().iter().map(placed).collect(),
             places: [volume.span(), children.span()].map(|span| file.place(span)),
             folder: file.folder().to_owned(),
@@ -243,11 +254,11 @@ impl Trees {
             .map(|(text, place)| parse_volume(text, &scope).map_err(|e| format!("{place}: {e}")));
         let children: Vec<VolumeSpec> = children.collect::<Result<_, _>>()?;
         walk.borrow_mut().leave();
-        let module = volume.module;
+        let (module, options) = (volume.module, volume.options.clone());
         let count = module.check_count(children.len());
         count.map_err(|e| format!("{}: {e}", volume.places[1]))?;
         let places = volume.children.iter().map(|(_, place)| place.clone()).collect();
-        Ok(VolumeSpec::Over { module, children, places, node: Some(node) })
+        Ok(VolumeSpec::Over { module, options, children, places, node: Some(node) })
     }
 
     /// A word that looks like a name is one, unless it is that of a file.
@@ -336,223 +347,4 @@ impl Walk {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::TempDir;
-
-    /// A folder with these files.
-    fn folder(files: &[(&str, &str)]) -> TempDir {
-        let dir = TempDir::new("trees");
-        for (name, text) in files {
-            let path = dir.path().join(name);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-        dir
-    }
-
-    fn typed(dir: &TempDir, text: &str) -> Result<VolumeSpec, String> {
-        let text = text.replace("DIR", dir.path().to_str().unwrap());
-        text.parse().map_err(|e: ParseError| e.to_string())
-    }
-
-    fn volume(name: &str, children: &str) -> String {
-        format!("[[volume]]\nname = \"{name}\"\nkind = \"linear\"\nchildren = [{children}]\n")
-    }
-
-    #[test]
-    fn a_volume_of_a_file_is_named_like_any_other() {
-        let main = "node = \"n\"\nlink = [\"eth1\"]\n".to_owned()
-            + &volume("big", r#""tw+udp://[::1]/a", "x,[y].img", "linear:[rest,file:/z]""#)
-            + &volume("alone", r#""memory:1M""#);
-        let rest = volume("rest", r#""../other.toml#far", "null:512", "there""#);
-        let far = volume("far", r#""sub/f.img""#);
-        let dir = folder(&[
-            ("a.toml", &main),
-            ("conf.d/1.toml", &rest),
-            ("conf.d/there", ""),
-            ("other.toml", &far),
-            ("real.toml#big", ""),
-        ]);
-        let spec = typed(&dir, "DIR/a.toml#big").unwrap();
-        let leaves: Vec<_> = spec.leaves().into_iter().map(VolumeSpec::to_string).collect();
-        let at = |name: &str| format!("file:{}/{name}", dir.path().display());
-        let (far, there) = (at("conf.d/../sub/f.img"), at("conf.d/there"));
-        let expected = ["tw+udp://[::1]/a", &at("x,[y].img"), &far, "null:512", &there, "file:/z"];
-        assert_eq!(leaves, expected, "each relative to the file in which it stands");
-        assert_eq!(spec.short_name(), "big");
-        let shown = spec.to_string();
-        assert_eq!(shown, format!("{}/a.toml#big", dir.path().display()));
-        assert_eq!(shown.parse(), Ok(spec));
-        // In a list, as a name of any other kind.
-        let list = typed(&dir, "linear:[DIR/a.toml#alone,memory:512]").unwrap();
-        assert_eq!(list.to_string().parse(), Ok(list));
-        // Paths stay paths.
-        for text in
-            ["file:DIR/real.toml#big", "DIR/a.toml#big/x.img", "DIR/a.img#big", "a.tomlx#big"]
-        {
-            assert!(matches!(typed(&dir, text), Ok(VolumeSpec::Path(_))), "{text}");
-        }
-    }
-
-    #[test]
-    fn volumes_in_volumes_have_a_bound() {
-        let chain = |count: usize| {
-            let one = |at: usize| volume(&format!("v{at}"), &format!("\"v{}\"", at + 1));
-            (0..count - 1).map(one).collect::<String>()
-                + &volume(&format!("v{}", count - 1), "\"memory:512\"")
-        };
-        let dir = folder(&[("a.toml", &chain(32)), ("b.toml", &chain(3000))]);
-        assert!(typed(&dir, "DIR/a.toml#v0").is_ok());
-        // Lists count with them.
-        for text in ["linear:[DIR/a.toml#v0]", "DIR/b.toml#v0"] {
-            let error = typed(&dir, text).unwrap_err();
-            assert!(error.contains("32 at most"), "{error}");
-        }
-    }
-
-    #[test]
-    fn each_file_is_read_once() {
-        let main = volume("big", r#""b.toml#x", "linear:[b.toml#y]", "sub/c.toml#w", "b.toml#z""#)
-            + &volume("other", r#""b.toml#x", "a.toml#big2""#)
-            + &volume("big2", r#""b.toml#y""#);
-        let more = ["x", "y", "z"].map(|name| volume(name, "\"memory:512\"")).concat();
-        let dir = folder(&[
-            ("a.toml", &main),
-            ("b.toml", &more),
-            ("sub/c.toml", &volume("w", "\"memory:512\"")),
-        ]);
-        let reads = || crate::config_file::READS.get();
-        let before = reads();
-        typed(&dir, "DIR/a.toml#big").unwrap();
-        assert_eq!(reads() - before, 3);
-        // A target looks at all of them, and then at each of its exports.
-        let file = dir.path().join("a.toml");
-        crate::config_file::forget();
-        let before = reads();
-        let files = ConfigFile::read_all(&file).unwrap();
-        let trees = Trees::of(&file, &files).unwrap();
-        trees.check().unwrap();
-        trees.parse("other", dir.path()).unwrap();
-        trees.parse("linear:[big,memory:512]", dir.path()).unwrap();
-        assert_eq!(
-            reads() - before,
-            3,
-            "its own is known by the name that a child has for it, too"
-        );
-    }
-
-    /// Each is parsed by itself: of a file that changes meanwhile, two volumes that share a part would be made,
-    /// which no state of the file describes.
-    #[test]
-    fn a_file_that_changes_gives_one_picture() {
-        let text = |size| volume("x", &format!("\"memory:{size}\"")) + &volume("y", "\"null:512\"");
-        let dir = folder(&[("a.toml", &text(512)), ("conf.d/1.toml", "")]);
-        let first = typed(&dir, "DIR/a.toml#x").unwrap();
-        std::fs::write(dir.path().join("a.toml"), text(1024)).unwrap();
-        std::fs::write(dir.path().join("conf.d/2.toml"), volume("z", "\"null:512\"")).unwrap();
-        for same in ["DIR/a.toml#x", "DIR/conf.d/../a.toml#x"] {
-            assert_eq!(typed(&dir, same).unwrap().leaves(), first.leaves(), "{same}");
-        }
-        let error = typed(&dir, "DIR/a.toml#z").unwrap_err();
-        assert!(error.contains("there are: x, y"), "{error}");
-        // The next process sees what is there then.
-        crate::config_file::forget();
-        assert_ne!(typed(&dir, "DIR/a.toml#x").unwrap(), first);
-        assert!(typed(&dir, "DIR/a.toml#z").is_ok());
-    }
-
-    #[test]
-    fn a_name_that_is_also_a_file_means_neither() {
-        let both = "the volume name `disk.img` is that of a file, too";
-        let main = volume("big", r#""disk.img""#) + &volume("fine", r#""file:disk.img", "folder""#);
-        let more = volume("disk.img", r#""memory:512""#) + &volume("folder", r#""memory:512""#);
-        let dir = folder(&[
-            ("a.toml", &main),
-            ("conf.d/1.toml", &more),
-            ("disk.img", ""),
-            ("folder/x", ""),
-            ("b.toml", &volume("plain", r#""a.toml#disk.img""#)),
-        ]);
-        let error = typed(&dir, "DIR/a.toml#big").unwrap_err();
-        for named in ["a.toml:4: `disk.img`", both, "conf.d/1.toml:1", "file:disk.img", "rename"] {
-            assert!(error.contains(named), "{named}: {error}");
-        }
-        // One that says what it means is understood, and a folder is no volume.
-        for text in ["DIR/a.toml#fine", "DIR/a.toml#disk.img", "DIR/b.toml#plain"] {
-            assert!(typed(&dir, text).is_ok(), "{text}: {:?}", typed(&dir, text));
-        }
-        let file = dir.path().join("a.toml");
-        let trees = Trees::of(&file, &ConfigFile::read_all(&file).unwrap()).unwrap();
-        let error = trees.parse("disk.img", dir.path()).unwrap_err().to_string();
-        assert!(error.contains(both), "{error}");
-    }
-
-    #[test]
-    fn an_attachment_that_leaves_its_folder_knows_where_its_files_are() {
-        let dir = folder(&[("a.toml", &volume("big", "\"x.img\""))]);
-        let mut spec = typed(&dir, "DIR/a.toml#big").unwrap();
-        spec.try_map_paths(&|path| {
-            Ok::<_, ()>(Path::new("/elsewhere").join(path.file_name().unwrap()))
-        })
-        .unwrap();
-        assert_eq!(spec.to_string(), "/elsewhere/a.toml#big");
-        assert_eq!(spec.leaves()[0].to_string(), "file:/elsewhere/x.img");
-    }
-
-    #[test]
-    fn what_is_wrong_is_named_with_its_place() {
-        let two = |children: &str, more: &str| volume("big", children) + &volume("other", more);
-        for (main, named) in [
-            (two("\"foo:x\"", "\"memory:512\""), &["a.toml:4: `foo:x`", "there are file:PATH"][..]),
-            (
-                two("\"othr\"", "\"memory:512\""),
-                &["a.toml:4: `othr`", "(there are: big, other)", "no file in"],
-            ),
-            (
-                two("\"other\"", "\"other\""),
-                &["a.toml:8: `other`", "part of itself (big, other, other)"],
-            ),
-            (two("\"other\"", "\"big\""), &["a.toml:8: `big`", "part of itself (big, other, big)"]),
-            (two("\"big\"", "\"big\""), &["a.toml:4: `big`", "part of itself (big, big)"]),
-            (
-                two("\"other\",\n\"b.toml#x\"", "\"memory:512\""),
-                &["a.toml:5: `b.toml#x`", "part of itself (big, x, big)"],
-            ),
-            (two("\"other\",\n\"other\"", "\"memory:512\""), &["a.toml:5: `other`", "named twice"]),
-            (
-                two("\"other\",\"linear:[./c.img,other]\"", "\"memory:512\""),
-                &["`other`: it is named twice"],
-            ),
-            (
-                two("\"c.toml#x\"", "\"memory:512\""),
-                &["a.toml:4: `c.toml#x`", "c.toml: cannot be read: No such file"],
-            ),
-            (two("\"b.toml#y\"", "\"memory:512\""), &["b.toml has no volume `y` (there are: x)"]),
-            (two("\"none.toml#y\"", "\"memory:512\""), &["none.toml describes no volumes"]),
-            (two("\"b.toml#\"", "\"memory:512\""), &["not a valid volume name: it is empty"]),
-            (two("", "\"memory:512\""), &["a.toml:4: linear takes 1 or more volumes, not 0"]),
-            (
-                volume("big", "\"memory:512\"").replace("linear", "liner"),
-                &["a.toml:3: `liner`: unknown kind; there are: linear"],
-            ),
-            (volume("big", "\"memory:512\"") + &volume("b/g", ""), &["a.toml:6: `b/g`"]),
-            (
-                volume("big", "\"memory:512\"") + &volume("big", ""),
-                &["a.toml:6: the volume name `big` is in use already", "a.toml:1)"],
-            ),
-            (volume("big", "\"memory:512\"") + "size = 3", &["a.toml:5: unknown key `size`"]),
-            (volume("big", "7"), &["a.toml:4: invalid type: integer"]),
-        ] {
-            let other = volume("x", "\"a.toml#big\"");
-            let dir = folder(&[("a.toml", &main), ("b.toml", &other), ("none.toml", "")]);
-            let error = typed(&dir, "DIR/a.toml#big").unwrap_err();
-            for named in named {
-                assert!(error.contains(named), "{named}: {error}");
-            }
-        }
-        let dir = folder(&[("a.toml#big", "")]);
-        let error = typed(&dir, "DIR/a.toml#big").unwrap_err();
-        assert!(error.contains("cannot be read") && error.contains("is file:"), "{error}");
-    }
-}
+mod tests;

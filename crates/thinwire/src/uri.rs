@@ -1,10 +1,11 @@
 //! Volumes as users name them: a path, `file:PATH`, `memory:SIZE`, `null:SIZE`, an export of a target
-//! (`tw://`, `tw+udp://`), a device of an EBD or AoE server (`ebd://`, `aoe://`), a module over a list of these (`linear:[VOLUME,...]`), or one that a file describes
-//! (`FILE.toml#NAME`).
+//! (`tw://`, `tw+udp://`), a device of an EBD or AoE server (`ebd://`, `aoe://`), a module over a list of these
+//! (`linear:[VOLUME,...]`), with its options behind that, or one that a file describes (`FILE.toml#NAME`).
 
 mod aoe;
 mod ebd;
 mod leaves;
+mod options;
 mod remote;
 
 use std::cell::RefCell;
@@ -12,7 +13,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use thinwire_modules::{MODULES, Module};
+use thinwire_modules::{MODULES, Module, Options};
 
 use crate::error::ParseError;
 use crate::size::parse_size;
@@ -23,6 +24,7 @@ pub(crate) use aoe::parse_shelf_slot;
 pub use ebd::EbdSpec;
 pub(crate) use ebd::{parse_device, parse_ethertype, parse_plain_interface, plain_link};
 pub use leaves::{Ground, same};
+pub(crate) use options::set_option;
 pub use remote::{NodeAddress, RemoteSpec};
 
 /// How deep volumes can be in each other, lists and those that files describe alike.
@@ -51,6 +53,8 @@ pub enum VolumeSpec {
         node: Option<NodeName>,
         /// The module.
         module: &'static Module,
+        /// What it is told besides.
+        options: Options,
         /// In the order in which they were named.
         children: Vec<VolumeSpec>,
         /// Where a file names each of them (`FILE:LINE`); none if a list does.
@@ -155,12 +159,21 @@ fn parse_over(
     scope: &Scope<'_>,
 ) -> Result<VolumeSpec, ParseError> {
     let bad = |why: String| Err(ParseError::new(text, why));
-    let Some(list) = list.strip_prefix('[').and_then(|list| list.strip_suffix(']')) else {
+    let Some(inner) = list.strip_prefix('[') else {
         let name = module.name;
-        if list.starts_with('[') {
-            return bad("the ] at its end is missing".to_owned());
-        }
         return bad(format!("volumes follow in brackets, as in {name}:[/srv/a.img,/srv/b.img]"));
+    };
+    // No option has a bracket.
+    let (list, options) = match inner.rsplit_once(']') {
+        Some((list, "")) => (list, Options::default()),
+        Some((list, behind)) if has_as_many(list) => match behind.strip_prefix('?') {
+            Some(options) => {
+                let options = options::parse(module, options);
+                (list, options.map_err(|why| ParseError::new(text, why))?)
+            }
+            None => return bad(options::misplaced(module, behind)),
+        },
+        _ => return bad("the ] at its end is missing".to_owned()),
     };
     let texts = split_commas(list);
     let plain = texts.iter().filter(|child| begins_list(child).is_none());
@@ -180,7 +193,7 @@ fn parse_over(
     let children: Vec<VolumeSpec> = children.collect::<Result<_, _>>()?;
     scope.ascend();
     module.check_count(children.len()).map_err(|e| ParseError::new(text, e.to_string()))?;
-    Ok(VolumeSpec::Over { node: None, module, children, places: Vec::new() })
+    Ok(VolumeSpec::Over { node: None, module, options, children, places: Vec::new() })
 }
 
 /// All kinds of volumes but paths, for those who named another.
@@ -202,6 +215,11 @@ fn begins_list(text: &str) -> Option<&str> {
 
 fn is_remote(text: &str) -> bool {
     matches!(text.split_once(':'), Some(("tw" | "tw+udp" | "ebd" | "aoe", _)))
+}
+
+/// As many brackets are closed as are opened.
+fn has_as_many(text: &str) -> bool {
+    text.matches('[').count() == text.matches(']').count()
 }
 
 /// Each bracket is closed before the next one opens.
@@ -267,9 +285,9 @@ impl fmt::Display for VolumeSpec {
             VolumeSpec::Ebd(device) => device.fmt(f),
             VolumeSpec::Aoe(device) => device.fmt(f),
             VolumeSpec::Over { node: Some(node), .. } => node.fmt(f),
-            VolumeSpec::Over { module, children, .. } => {
+            VolumeSpec::Over { module, options, children, .. } => {
                 let children: Vec<_> = children.iter().map(VolumeSpec::in_list).collect();
-                write!(f, "{}:[{}]", module.name, children.join(","))
+                write!(f, "{}:[{}]{}", module.name, children.join(","), options::Shown(options))
             }
         }
     }
@@ -306,10 +324,32 @@ mod tests {
             "memory:4096",
             "null:512",
             "linear:[memory:512,linear:[file:/a,,b],tw://node1/a?link=packet:eth1,,vlan=7]",
+            "stripe:[memory:4096,slice:[file:/a,,b]?offset=512&size=8192]?chunk=131072",
+            "linear:[slice:[tw+udp://[::1]/a]?size=512,stripe:[memory:65536],slice:[file:/a?b]]",
             "linear:[tw+udp://[fe80::1]:7/a?link=udp:[fe80::2],linear:[tw+udp://[::1]/a,file:/b],memory:512]",
         ] {
             assert_eq!(text.parse::<VolumeSpec>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn options_stand_behind_a_list() {
+        let options = |text: &str| match text.parse() {
+            Ok(VolumeSpec::Over { options, children, .. }) => {
+                (options.iter().collect::<Vec<_>>(), children.len())
+            }
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(options("stripe:[/a,/b]?chunk=128K"), (vec![("chunk", 128 << 10)], 2));
+        let both = vec![("offset", 1 << 20), ("size", 4 << 30)];
+        assert_eq!(options("slice:[/a]?offset=1M&size=4G"), (both.clone(), 1));
+        assert_eq!(options("slice:[/a]?size=4GiB&offset=1048576"), (both, 1));
+        // Those of one inside are its own.
+        assert_eq!(options("stripe:[slice:[/a]?offset=1M,/b]"), (vec![], 2));
+        let error = "stripe:[slice:[/a]?chunk=4K]?chunk=4K".parse::<VolumeSpec>().unwrap_err();
+        assert!(error.to_string().contains("`slice:[/a]?chunk=4K`: slice has no"), "{error}");
+        let parts = ["stripe:[slice:[/a]?size=1M,/b]?chunk=4K", "ro"];
+        assert_eq!(split_commas(&parts.join(",")), parts);
     }
 
     #[test]
@@ -341,6 +381,25 @@ mod tests {
             ("linear:memory:512", "as in linear:[/srv/a.img"),
             ("linear:[/x,/a[1]]", "no bracket"),
             ("linear:[/x,/y", "the ] at its end is missing"),
+            ("linear:[/x,tw+udp://[::1]/a", "the ] at its end is missing"),
+            ("slice:[/x]offset=1M", "`offset=1M`: only options can follow"),
+            ("stripe:[/x,/y]/z", "as in stripe:[...]?chunk=64K"),
+            ("linear:[/x,/y],", "`,`: nothing can follow"),
+            ("linear:[/x,/y]?chunk=64K", "linear has no `chunk`: it has no options"),
+            ("slice:[/y]?chunk=64K", "slice has no `chunk`; it has offset, size"),
+            ("linear:[/x,slice:[/y]?size=1M", "the ] at its end is missing"),
+            ("linear:[/x,/y]?", "no option follows the `?`"),
+            ("stripe:[/x,/y]?chunk", "`chunk`: its value is missing, as in chunk=64K"),
+            ("stripe:[/x,/y]?chunk=", "`chunk=`: not a size"),
+            ("stripe:[/x,/y]?chunk=many", "`chunk=many`: not a size"),
+            ("stripe:[/x,/y]?chunk=64K&chunk=64K", "`chunk=64K`: chunk is given twice"),
+            ("stripe:[/x,/y]?chunk=64K&&", "no option follows the `&`"),
+            ("stripe:[/x,/y]?chunk=2K", "`chunk=2K`: chunk is 4096 to 67108864 bytes, not 2048"),
+            ("stripe:[/x,/y]?chunk=1G", "chunk is 4096 to 67108864 bytes, not 1073741824"),
+            ("stripe:[/x,/y]?chunk=5000", "chunk is a multiple of 4096 bytes, which 5000 is not"),
+            ("slice:[/x]?size=0", "size is 512 or more bytes, not 0"),
+            ("slice:[/x]?offset=100", "offset is a multiple of 512 bytes"),
+            ("slice:[/x,/y]?offset=1M", "slice takes 1 volume, not 2"),
             ("linear:[/x,tw+udp://[::1/a]", "`tw+udp://[::1/a`: its brackets do not match"),
             ("linear:[/x,tw://n/a?link=eth]1[]", "%5D"),
             ("tw:node1/disk0", "`//`"),

@@ -30,6 +30,12 @@ const WORDS: &[&str] = &[
     "memory:",
     "null:",
     "linear:[",
+    "slice:[",
+    "stripe:[",
+    "?chunk=",
+    "?offset=",
+    "&size=",
+    "64K",
     "packet:",
     "xdp:",
     "udp:",
@@ -129,7 +135,11 @@ const WORDS: &[&str] = &[
 
 /// Of each kind something that is right, to begin with.
 const RIGHT: [&[&str]; 16] = [
-    &["tw://node1/disk0?link=eth1&mtu=1500", "linear:[memory:4096,null:512]"],
+    &[
+        "tw://node1/disk0?link=eth1&mtu=1500",
+        "linear:[memory:4096,null:512]",
+        "stripe:[slice:[null:512]?offset=0&size=512]?chunk=64K",
+    ],
     &["tw+udp://10.0.0.1:7/disk0", "file:/a", "a.toml#disk0"],
     &["disk0=memory:4G,cache=512,ro", "a=memory:4096,block=4096"],
     &["disk0=memory:4G,keys=a+b,read-keys=c"],

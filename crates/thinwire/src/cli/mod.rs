@@ -50,7 +50,8 @@ Volumes:
   `spread` there), integrity=on|off (data is checked from here to the target's store and back, by a sum
   for each 4 KiB; off)
 
-Volumes of volumes, which may be of any kind (a comma in the name of one of them is written twice):
+Volumes of volumes, which may be of any kind (a comma in the name of one of them is written twice);
+options stand behind the list, as in slice:[/srv/a.img]?offset=1M&size=4G:
 ";
 
 const LINKS_HELP: &str = "
@@ -64,8 +65,12 @@ Exit codes: 0 done, 1 failed, 2 bad usage (malformed flag, URI or configuration)
 /// What `--help` says of names. Each module has a line of its own.
 fn volumes_help() -> String {
     let line = |module: &Module| {
-        let name = format!("{}:[VOLUME,VOLUME,...]", module.name);
-        format!("  {name:<36}{}\n", module.help)
+        let list = if *module.children.end() == 1 { "VOLUME" } else { "VOLUME,VOLUME,..." };
+        let name = format!("{}:[{list}]", module.name);
+        let options = module.options.iter();
+        let options = options
+            .map(|option| format!("    {:<34}{}\n", format!("{}=SIZE", option.name), option.help));
+        format!("  {name:<36}{}\n{}", module.help, options.collect::<String>())
     };
     let modules: String = MODULES.iter().map(line).collect();
     format!("{STORES_HELP}{modules}{LINKS_HELP}")
@@ -170,9 +175,9 @@ Configuration (conf.d/*.toml beside the file adds to it; relative paths begin at
   name = \"big\"
   volume = \"big\"
 
-[[volume]] is a volume made of others (`thinwire --help` shows the kinds). Its children are volumes as on the
-command line, or others that are described so; each can be a part of one only once. Other commands name
-it target.toml#big.
+[[volume]] is a volume made of others (`thinwire --help` shows the kinds, and what options each has: they are keys
+here, as in chunk = \"128K\"). Its children are volumes as on the command line, or others that are described so;
+each can be a part of one only once, also by way of slices of it. Other commands name it target.toml#big.
 
 Keys that few need: insecure = true, authenticate_only = true, announce = true, limits = { memory = \"4G\" },
 shards = 2, batch = \"backlog\", data_batch = true,

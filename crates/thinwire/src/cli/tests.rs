@@ -24,6 +24,14 @@ fn help_tells_every_module() {
     for module in MODULES {
         let line = help.lines().find(|line| line.contains(&format!("  {}:[", module.name)));
         assert!(line.is_some_and(|line| line.ends_with(module.help)), "{module:?}: {help}");
+        // Each option below it, before the next module.
+        let below = help.split(module.help).nth(1).and_then(|below| below.split(":[").next());
+        for option in module.options {
+            let name = format!("    {}=SIZE ", option.name);
+            let mut lines = below.unwrap_or_default().lines();
+            let line = lines.find(|line| line.starts_with(&name));
+            assert!(line.is_some_and(|line| line.ends_with(option.help)), "{name}: {help}");
+        }
     }
 }
 

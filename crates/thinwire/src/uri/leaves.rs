@@ -160,7 +160,8 @@ impl VolumeSpec {
     }
 
     /// Two leaves of it that are the same file, device or export: written at two places at once, it would
-    /// be destroyed. Control path: looks at the files.
+    /// be destroyed. Slices of it may lie apart, but each leaf is opened by itself, with a grant, a lock and losses
+    /// of its own. Control path: looks at the files.
     fn twins(&self) -> Option<[&VolumeSpec; 2]> {
         let leaves = self.keyed_leaves();
         leaves.iter().enumerate().find_map(|(at, (leaf, key))| {
@@ -175,7 +176,10 @@ impl VolumeSpec {
     /// The names of both.
     pub fn refuse_twins(&self) -> Result<(), String> {
         match self.twins() {
-            Some(twins) => Err(format!("{}: each can be a part only once", same(twins))),
+            Some(twins) => {
+                let why = "each can be a part only once, also by way of slices of it";
+                Err(format!("{}: {why}", same(twins)))
+            }
             None => Ok(()),
         }
     }
@@ -213,11 +217,20 @@ mod tests {
             (format!("linear:[{a},{b},{none},{none}]"), None),
             (format!("linear:[{a},{b},{link}]"), Some([&a, &link])),
             (format!("linear:[{b},linear:[{hard},{a}]]"), Some([&hard, &a])),
+            (format!("stripe:[slice:[{a}]?size=512,slice:[{a}]?offset=512]"), Some([&a, &a])),
         ] {
             let twins = twins.map(|twins| twins.map(|twin| format!("file:{twin}")));
             let found = spec(&list).twins().map(|twins| twins.map(VolumeSpec::to_string));
             assert_eq!(found, twins, "{list}");
         }
+        let slices = spec(&format!("linear:[slice:[{a}]?size=512,slice:[{a}]?offset=512]"));
+        assert_eq!(
+            slices.refuse_twins(),
+            Err(format!(
+                "file:{a} and file:{a} are the same file: each can be a part only once, also by way of \
+                 slices of it"
+            ))
+        );
         let [x, again, other, udp] = [
             "tw://n/x?link=eth1",
             "tw://n/x?link=eth2&mtu=1500",
