@@ -120,6 +120,8 @@ def as_they_are_written(lab):
     second = disk.begins("thinwire target --key alice --name node2 --link eth1 --export disk1=/srv/disk1.img", "node2")
     attached("thinwire attach --key alice 'linear:[tw://node1/disk0?link=eth1,tw://node2/disk1?link=eth1]' --as both "
              "--block", "both")
+    attached("thinwire attach --key alice 'stripe:[tw://node1/disk0?link=eth1,tw://node2/disk1?link=eth1]?chunk=128K' "
+             "--as wide --block", "wide")
     host.serves(take("thinwire target --key alice --name middle --link eth2 --export 'big=linear:["
                      "tw://node1/disk0?link=eth1&key=alice,tw://node2/disk1?link=eth1&key=alice,/srv/disk2.img]'"),
                 "middle")

@@ -4,7 +4,7 @@ import os
 import time
 
 import load
-from harness import check, until
+from harness import check, run, until
 from node import Attachment, Target, below, guarded, image, refused, thinwire, uri
 from registry import test
 
@@ -216,6 +216,39 @@ def copied_between_two_targets_over_one_link(lab):
     thinwire(lab, "copy", both, whole, *common)
     with open(source, "rb") as one, open(whole, "rb") as two:
         check(one.read() * 2 == two.read(), "the tree holds both, one behind the other")
+
+
+@test(seconds=90)
+def stripe(lab):
+    """A stripe over exports of two targets, attached: what is written is verified, and each chunk lies in the image of
+    the target to which it is dealt."""
+    leaves(lab)
+    legs = "ac"
+    uris = [uri(lab, leg, over="raw", node=node) for leg, node in zip(legs, ("node1", "node2"))]
+    volume = f"stripe:[{','.join(uris)}]?chunk=128K"
+    attachment = Attachment(lab, volume, name="wide", timeout=40)
+    shown = attachment.status()
+    check(shown["bytes"] == 2 * LEAF_MIB << 20, f"it is as large as both: {shown}")
+    check(shown["uri"] == volume.replace("128K", "131072"), f"status shows it as it can be typed: {shown}")
+    load.Fio(lab, attachment.nbd, mib=2 * LEAF_MIB, seconds=4).finish(60)
+    whole, source = os.urandom(2 * LEAF_MIB << 20), lab.path("source.img")
+    with open(source, "wb") as file:
+        file.write(whole)
+    run("nbdcopy", "--flush", source, attachment.nbd)
+    attachment.detach()
+    chunk = 128 << 10
+    for nth, leg in enumerate(legs):
+        with open(lab.path(f"{leg}.img"), "rb") as file:
+            there = file.read()
+        expected = b"".join(whole[at:at + chunk] for at in range(nth * chunk, len(whole), 2 * chunk))
+        check(there == expected, f"{leg}.img does not hold every second chunk, from chunk {nth} on")
+    # A part of it, with options of its own within the list.
+    part = lab.path("part.img")
+    thinwire(lab, "copy", f"slice:[{volume}]?offset=64K&size=1M", part, "--run-dir", lab.path("run"))
+    with open(part, "rb") as file:
+        check(file.read() == whole[64 << 10:(64 << 10) + (1 << 20)], "the slice of the stripe is another")
+    refused(lab, "bench", f"linear:[slice:[{uris[0]}]?size=1M,slice:[{uris[0]}]?offset=1M]", "--runtime", "1",
+            says=["a part only once", "slices"])
 
 
 @test(seconds=60)
