@@ -163,9 +163,8 @@ impl DialectUser {
                 Expectation::Write { generation, .. } => Some(generation),
                 _ => None,
             };
-            let is_of_store = matches!(error.kind, ErrorKind::Io | ErrorKind::NoSpace);
-            let is_due = self.error_is_due(error.kind, wrote_under, export);
-            if !is_due && !(may_fail && is_of_store) {
+            let was_due = may_fail && matches!(error.kind, ErrorKind::Io | ErrorKind::NoSpace);
+            if !was_due && !self.error_is_due(error.kind, wrote_under, export) {
                 return Err(self.violation(format!("an I/O failed: {}", error.kind.describe())));
             }
             match self.settings {
