@@ -4,9 +4,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::{World, stamp};
+use common::{Fate, World, stamp};
 use thinwire_volume::ErrorKind;
-use thinwire_wire::ebd::{EbdForm, NakReason};
+use thinwire_wire::ebd::{EbdForm, NakReason, Operation};
 
 const FORMS: [EbdForm; 2] = [EbdForm::Ideal, EbdForm::Implemented];
 
@@ -30,6 +30,37 @@ fn who_was_fenced_takes_over_again() {
         assert_eq!(world.write(second, 0, &stamp(0, 8, 4)), Err(ErrorKind::Fenced), "{form:?}");
         world.pass(Duration::from_secs(1));
         assert_eq!(world.read(first, 0, 4096).unwrap(), stamp(0, 8, 3), "{form:?}");
+    }
+}
+
+/// A take-over waits in a switch, is sent again and granted; another takes over; then the first frame arrives. It ends
+/// nobody's grant: it names one of before.
+#[test]
+fn the_take_over_that_comes_late() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let first = world.open(1);
+        world.write(first, 0, &stamp(0, 8, 1)).unwrap();
+        let takes_over = |world: &mut World, nth: u8| {
+            let config = thinwire_ebd::ClientConfig { take_over: true, ..world.config(nth) };
+            let client = world.add(config);
+            world.until(5, |world| world.client(client).is_open());
+            client
+        };
+        // The one that is granted comes a second time, 3 s later.
+        world.judge = Box::new(|frame, by_server| match frame.operation {
+            Operation::Handshake if !by_server => Fate::Twice(Duration::from_secs(3)),
+            _ => Fate::Arrives,
+        });
+        let second = takes_over(&mut world, 2);
+        world.write(second, 0, &stamp(0, 8, 2)).unwrap();
+        world.judge = Box::new(|_, _| Fate::Arrives);
+        let third = takes_over(&mut world, 3);
+        world.write(third, 0, &stamp(0, 8, 3)).unwrap();
+        world.pass(Duration::from_secs(4));
+        world.write(third, 0, &stamp(0, 8, 4)).unwrap();
+        assert_eq!(world.write(second, 0, &stamp(0, 8, 5)), Err(ErrorKind::Fenced), "{form:?}");
+        assert_eq!(world.read(third, 0, 4096).unwrap(), stamp(0, 8, 4), "{form:?}");
     }
 }
 

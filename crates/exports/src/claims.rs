@@ -180,6 +180,11 @@ impl Exports {
         }
     }
 
+    /// Under which generation it is written, or was last, as far as is known: see [`Exports::writer_on_record`].
+    pub fn generation_on_record(&self, export: usize) -> u64 {
+        self.exports[export].writer.generation
+    }
+
     /// Whether somebody waits to be granted an export.
     pub fn is_claimed(&self, export: usize) -> bool {
         self.exports[export].claims > 0

@@ -261,6 +261,14 @@ impl EbdClient {
             return self.report.dropped += 1;
         };
         self.shaking.refusal = Some(why);
+        if why == NakReason::Busy && self.config.take_over && !self.is_open && frame.sector != 0 {
+            // From whom it takes over has to be said; if that was, somebody is about to be granted it.
+            if self.told.writer != frame.sector as u16 {
+                self.told.writer = frame.sector as u16;
+                self.shaking.next = self.now;
+            }
+            return;
+        }
         let kind = match why {
             NakReason::Fenced => ErrorKind::Fenced,
             NakReason::Changed => ErrorKind::ContentChanged,

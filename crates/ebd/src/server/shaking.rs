@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use thinwire_buffer::{Addr, RxFrame, SegList, Time};
-use thinwire_exports::{Denial, Denied, DialectDesk, Granted, InitiatorRun, User, WriteClaim};
+use thinwire_exports::{
+    Denial, Denied, DialectDesk, Granted, InitiatorRun, RecordedWriter, User, WriteClaim,
+};
 use thinwire_wire::ebd::{
     EbdForm, EbdState, Frame, HandshakeAnswer, HandshakeAsk, NakReason, SECTORS_MAX,
 };
@@ -151,9 +153,9 @@ impl EbdServer {
             return self.refuse(now, at, NakReason::Changed, desk);
         }
         let forgets = self.config.canary == EbdCanary::GrantsForgotten;
-        let comes_back = ask.state.writer != 0 && !forgets;
+        let comes_back = ask.state.writer != 0 && !ask.takes_over && !forgets;
         let is_same = ask.state.writer == writer_of(client.generation);
-        if comes_back && !is_same && ask.writes && !ask.takes_over {
+        if comes_back && !is_same && ask.writes {
             return self.refuse(now, at, NakReason::Fenced, desk);
         }
         match client.writing {
@@ -161,6 +163,10 @@ impl EbdServer {
                 return self.refuse(now, at, NakReason::Fenced, desk);
             }
             Writing::No | Writing::Fenced if ask.writes => {
+                if ask.takes_over && !self.names_its_victim(at, ask.state.writer, desk) {
+                    return self.refuse(now, at, NakReason::Busy, desk);
+                }
+                let client = self.clients.get_mut(at);
                 client.writing = Writing::No;
                 let resumes = (comes_back && is_same).then_some(client.generation);
                 if let Err(why) = self.claim(now, at, resumes, ask.takes_over, desk) {
@@ -172,6 +178,26 @@ impl EbdServer {
         }
         let asks = self.clients.get_mut(at).asks.take().expect("just seen");
         self.answer(at, asks);
+    }
+
+    /// Whether who takes over knows from whom: what waited in a switch while another took over does not.
+    fn names_its_victim(&self, at: usize, named: u16, desk: &mut dyn DialectDesk) -> bool {
+        let client = self.clients.get(at);
+        let (me, exports) = (self.identity(at), desk.exports());
+        match exports.writer_on_record(client.export) {
+            RecordedWriter::Writer(Some(holder)) if holder != me => {
+                let is_it = named == writer_of(exports.generation_on_record(client.export));
+                is_it && !exports.is_claimed(client.export)
+            }
+            RecordedWriter::Writer(_) => !exports.is_claimed(client.export),
+            RecordedWriter::Unread | RecordedWriter::Undecided => false,
+        }
+    }
+
+    /// Who a client is to the door.
+    fn identity(&self, at: usize) -> [u8; 16] {
+        let key = self.clients.get(at).key;
+        writer_identity(self.config.form, key.from, key.device)
     }
 
     /// Asks the door to let a client write.
@@ -186,11 +212,8 @@ impl EbdServer {
         self.transactions = self.transactions.wrapping_add(1);
         self.numbers = now.0.max(self.numbers + 1);
         let (transaction, number) = (self.transactions, self.numbers);
+        let run = InitiatorRun { initiator: self.identity(at), instance: number };
         let client = self.clients.get_mut(at);
-        let run = InitiatorRun {
-            initiator: writer_identity(self.config.form, client.key.from, client.key.device),
-            instance: number,
-        };
         let name = format!("ebd {}", client.key.from);
         let session = client.session;
         let user = User { session, number, run, member: 0, is_leased: false, name };
@@ -254,7 +277,7 @@ impl EbdServer {
     /// A handshake is refused, and the client not known.
     fn refuse(&mut self, now: Time, at: usize, why: NakReason, desk: &mut dyn DialectDesk) {
         let client = self.clients.get_mut(at);
-        let (to, asks) = (client.key.from, client.asks.take());
+        let (to, asks, export) = (client.key.from, client.asks.take(), client.export);
         if matches!(client.writing, Writing::Fenced | Writing::Granted(_)) {
             // It stays known as who was fenced, so that it is not taken for another that comes; or goes on to write,
             // since anybody may say that it shakes hands.
@@ -265,7 +288,9 @@ impl EbdServer {
             self.due.push_back(at);
         }
         if let Some((frame, _)) = asks {
-            self.nak(to, &frame, why, 0);
+            // Who is to take over has to say so with this.
+            let writer = writer_of(desk.exports().generation_on_record(export));
+            self.nak(to, &frame, why, if why == NakReason::Busy { writer.into() } else { 0 });
         }
     }
 
