@@ -42,7 +42,7 @@ pub use stale::clean_stale;
 
 use crate::fuse::{FuseConfig, FuseFace};
 use crate::{FORCED_CLOSE_MAX, Face};
-use ballast::{Ballast, lowest_watermark};
+use ballast::{Ballast, Marks};
 use keeper::{Answer, Keeper, Setup};
 use loop_device::node_of;
 use question::Question;
@@ -201,8 +201,9 @@ impl BlockFace {
         let (poll, timer) = poll_set(&fuse).map_err(io::Error::from).map_err(cannot_watch())?;
         let backing = PathBuf::from(fuse.path());
         let setup = Setup { backing, block_bytes, is_carrying, read_only };
-        let ballast = is_carrying.then(|| Ballast::take(lowest_watermark()?)).transpose();
+        let ballast = is_carrying.then(|| Ballast::take(Marks::read()?)).transpose();
         let ballast = ballast.map_err(BlockError::system("cannot take memory to throw off"))?;
+        let ballast = ballast.flatten();
         let keeper = Keeper::start(setup).map_err(BlockError::system("cannot start a thread"))?;
         let mut face = BlockFace {
             fuse,
@@ -257,7 +258,16 @@ impl BlockFace {
                     tracing::warn!("the volume has grown, {} has not: {e}", self.node());
                 }
             }
-            Answer::Closed(Ok(())) => self.state = State::Unbound { since: Instant::now() },
+            Answer::Closed(Ok(())) => {
+                // Not before: while it served, writing it down might have had to wait for it.
+                let thrown = self.ballast.as_ref().map_or(0, Ballast::thrown);
+                if thrown > 0 {
+                    tracing::info!(
+                        "the machine stood still for want of memory: {thrown} MiB were thrown off, one at a time"
+                    );
+                }
+                self.state = State::Unbound { since: Instant::now() };
+            }
             Answer::Closed(Err(e)) => {
                 self.refusal = Some(e);
                 self.state = State::Serving;
@@ -403,11 +413,13 @@ impl Face for BlockFace {
     }
 
     fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
-        if let Some(ballast) = &self.ballast {
-            ballast.goes_on();
-        }
         let mut progress = self.fuse.turn(volume)?;
-        if self.take_tick() {
+        let is_tick = self.take_tick();
+        if let Some(ballast) = &self.ballast {
+            // While a keeper that stands still, too, is waited for, a timer has this turn.
+            ballast.turned(progress || !is_tick, volume.outstanding() > 0);
+        }
+        if is_tick {
             // Who waits for readiness or for the end looks again after a turn that did something.
             progress = true;
             self.hear();
