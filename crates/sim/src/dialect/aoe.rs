@@ -131,10 +131,10 @@ impl DialectUser {
         Ok(())
     }
 
-    /// Its server, of whose stores one was slow until `slow`, may have it on record since.
+    /// Its server, of whose stores one was slow lately from one moment to another, may have it on record since.
     pub(crate) fn look_at_grant(
         &mut self,
-        (now, slow): (u64, u64),
+        (now, slow): (u64, (u64, u64)),
         export: &mut Export,
         coverage: &mut Coverage,
     ) {
@@ -182,8 +182,12 @@ impl DialectUser {
     }
 
     /// What cannot be on its way any more, nor in front of its server.
-    fn forget_late(&mut self, now: u64, slow: u64) {
-        self.late.retain(|late| late.until.max(slow + LATE_NS) > now);
+    fn forget_late(&mut self, now: u64, (since, until): (u64, u64)) {
+        self.late.retain(|late| {
+            // It may have been in front of its server when a store became slow.
+            let stood = if late.until >= since { until + LATE_NS } else { 0 };
+            late.until.max(stood) > now
+        });
     }
 
     /// A write was answered: none of before of that place may come any more.

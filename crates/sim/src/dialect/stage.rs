@@ -147,8 +147,8 @@ impl World {
         for user in &mut self.dialect_users {
             // One that is slow keeps its server from others, too, that stand in line behind it.
             let of_server = self.exports.iter().filter(|export| export.server == user.server);
-            let slow = of_server.filter_map(|export| Some(export.record_medium()?.slow_until()));
-            let slow = slow.max().unwrap_or(0);
+            let slow = of_server.filter_map(|export| Some(export.record_medium()?.slow()));
+            let slow = slow.max_by_key(|slow| slow.1).unwrap_or_default();
             let export = &mut self.exports[user.export];
             user.look_at_grant((self.now, slow), export, &mut self.coverage);
         }

@@ -126,8 +126,8 @@ pub(super) struct Medium {
     pub flights: Vec<Flight>,
     /// Until when it is at work on what it was given, for each operation that it does at a time.
     pub busy_until: Vec<u64>,
-    /// When the last is over that is slow.
-    pub slow_until: u64,
+    /// Since when, and until when, it had operations that are slow, each within a second of the one before.
+    pub slow: (u64, u64),
     /// What each thread of its process that has it waits for.
     pub rings: Vec<Ring>,
     /// Which of them is used for all that is for the whole file, and the size that it made durable last.
@@ -177,7 +177,9 @@ impl Medium {
     /// Something will have taken from one moment to another.
     pub fn note_slow(&mut self, from: u64, to: u64) {
         if to - from >= SLOW_NS {
-            self.slow_until = self.slow_until.max(to);
+            let (since, until) = self.slow;
+            let since = if from <= until + SLOW_NS { since } else { from };
+            self.slow = (since, until.max(to));
         }
     }
 

@@ -205,7 +205,7 @@ impl MediumHandle {
             next_number: 1,
             flights: Vec::new(),
             busy_until: Vec::new(),
-            slow_until: 0,
+            slow: (0, 0),
             rings: Vec::new(),
             owner_ring: 0,
             size_offered: config.bytes,
@@ -388,10 +388,10 @@ impl MediumHandle {
         self.medium.borrow_mut().config.latency_ns = (least_ns, most_ns);
     }
 
-    /// When the last operation is over that takes a second or more: until then whoever waits for it may
-    /// have to.
-    pub fn slow_until(&self) -> u64 {
-        self.medium.borrow().slow_until
+    /// Since when, and until when, it had operations last that take a second or more: whoever waits for one may have to as
+    /// long.
+    pub fn slow(&self) -> (u64, u64) {
+        self.medium.borrow().slow
     }
 
     /// Counts the moments at which unflushed effects may have been lost.
