@@ -5,10 +5,19 @@ mod common;
 use std::time::Duration;
 
 use common::{Fate, World, stamp};
+use thinwire_buffer::Addr;
 use thinwire_volume::ErrorKind;
 use thinwire_wire::ebd::{EbdForm, NakReason, Operation};
 
 const FORMS: [EbdForm; 2] = [EbdForm::Ideal, EbdForm::Implemented];
+
+/// A client that takes over, and has been let in.
+fn takes_over(world: &mut World, nth: u8) -> Addr {
+    let config = thinwire_ebd::ClientConfig { take_over: true, ..world.config(nth) };
+    let client = world.add(config);
+    world.until(5, |world| world.client(client).is_open());
+    client
+}
 
 /// It was fenced, and takes over again, as the same client: it is granted once, and goes on.
 #[test]
@@ -17,12 +26,6 @@ fn who_was_fenced_takes_over_again() {
         let mut world = World::new(form);
         let first = world.open(1);
         world.write(first, 0, &stamp(0, 8, 1)).unwrap();
-        let takes_over = |world: &mut World, nth: u8| {
-            let config = thinwire_ebd::ClientConfig { take_over: true, ..world.config(nth) };
-            let client = world.add(config);
-            world.until(5, |world| world.client(client).is_open());
-            client
-        };
         let second = takes_over(&mut world, 2);
         world.write(second, 0, &stamp(0, 8, 2)).unwrap();
         let first = takes_over(&mut world, 1);
@@ -41,12 +44,6 @@ fn the_take_over_that_comes_late() {
         let mut world = World::new(form);
         let first = world.open(1);
         world.write(first, 0, &stamp(0, 8, 1)).unwrap();
-        let takes_over = |world: &mut World, nth: u8| {
-            let config = thinwire_ebd::ClientConfig { take_over: true, ..world.config(nth) };
-            let client = world.add(config);
-            world.until(5, |world| world.client(client).is_open());
-            client
-        };
         // The one that is granted comes a second time, 3 s later.
         world.judge = Box::new(|frame, by_server| match frame.operation {
             Operation::Handshake if !by_server => Fate::Twice(Duration::from_secs(3)),
