@@ -19,7 +19,7 @@ Told = collections.namedtuple("Told", "sectors request_sectors block_bytes credi
 REASONS = ["", "range", "media", "unknown", "fenced", "read only", "busy", "no such device", "other form",
            "no space", "too many clients", "changed", "block size"]
 # After TRIES timeouts a server is away, after more it is given up, and if it comes back too often for one request.
-SECTOR, LATE_SECONDS, TRIES, HANDSHAKE_TRIES, RETURNS = 512, 2, 4, 10, 8
+SECTOR, LATE_SECONDS, TRIES, HANDSHAKE_TRIES, RETURNS, BLOCK_BITS = 512, 2, 4, 10, 8, 17
 
 
 class Nak(Exception):
@@ -120,7 +120,8 @@ class Client:
             time.sleep(max(0, self.used.get(number, 0) + LATE_SECONDS - time.monotonic()))
             fields = number, self.major, self.minor, request.flow, count, sector
             if self.implemented and request.code == HANDSHAKE:
-                number, state = struct.unpack("<II", request.data)
+                size, state = struct.unpack("<II", request.data)
+                number = size | number % (1 << 32 - BLOCK_BITS) << BLOCK_BITS
                 fields, payload = (self.client, self.minor, 0, request.flow, self.major, number, state), b""
             elif self.implemented:
                 fields = self.client, self.told.index, count, 0, sector, number, 0
@@ -140,7 +141,7 @@ class Client:
         code, payload = kind & 0x1f, frame[14 + self.header.size:]
         if self.implemented:
             client, index, length, credit, sector, number, state = fields
-            size, ours = number, client == self.client
+            size, ours = number % (1 << BLOCK_BITS), client == self.client
         else:
             number, major, minor, credit, length, sector = fields
             size, state = struct.unpack_from("<II", payload + bytes(8))
@@ -150,7 +151,10 @@ class Client:
         if code == CONGESTION and (ours or frame[:6] == b"\xff" * 6):
             self.credit = credit
         for request in [request for request in waiting if ours and code in (NAK, WACK, request.code)]:
-            when = request.sent.get(number, request.since if code == HANDSHAKE and self.implemented else None)
+            when = request.sent.get(number)
+            if code == HANDSHAKE and self.implemented:
+                # The block size in it may be another.
+                when = {handle >> BLOCK_BITS: at for handle, at in request.sent.items()}.get(number >> BLOCK_BITS)
             if when is None or code == READ and not request.missing.get(sector) == length <= len(payload) // SECTOR:
                 continue
             if code == NAK:

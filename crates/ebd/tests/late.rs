@@ -5,8 +5,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Fate, World, stamp};
-use thinwire_volume::Op;
+use common::{BYTES, Fate, World, stamp};
+use thinwire_ebd::ClientConfig;
+use thinwire_volume::stores::MemoryStore;
+use thinwire_volume::{Identity, Op};
 use thinwire_wire::ebd::{EbdForm, Operation};
 
 const FORMS: [EbdForm; 2] = [EbdForm::Ideal, EbdForm::Implemented];
@@ -129,6 +131,37 @@ fn the_late_write_whose_answer_is_doubled() {
         world.pass(Duration::from_secs(2));
         assert_eq!(world.read(client, 8, 4096).unwrap(), stamp(8, 8, 2), "{form:?}");
     }
+}
+
+/// What a server said of the content of before, to the client of before, comes when the next client shakes hands again: it has not
+/// become another device.
+#[test]
+fn the_answer_to_a_handshake_of_before() {
+    let mut world = World::new(EbdForm::Implemented);
+    world.judge = Box::new(|frame, by_server| match frame.operation {
+        Operation::Handshake if by_server => Fate::Twice(Duration::from_millis(1500)),
+        _ => Fate::Arrives,
+    });
+    let first = world.open(1);
+    world.judge = Box::new(|_, _| Fate::Arrives);
+    world.client(first).abort();
+    let identity = Identity { identity: [7; 16], incarnation: 2 };
+    let other = MemoryStore::new(BYTES, 512, identity, &world.pool);
+    world.restart(Some(Box::new(other)));
+    let config = ClientConfig { take_over: true, seed: 99, ..world.config(1) };
+    let second = world.add(config);
+    world.until(1, |world| world.client(second).is_open());
+    // It is not let in again before the late frame has come.
+    world.judge = Box::new(|frame, by_server| match frame.operation {
+        Operation::Handshake if !by_server => Fate::Lost,
+        _ => Fate::Arrives,
+    });
+    world.restart(None);
+    let token = world.submit(second, Op::Read, 0, &[0; 4096]);
+    world.pass(Duration::from_millis(2000));
+    assert_eq!(world.client(second).report().late, 1, "it was in time for nothing");
+    world.judge = Box::new(|_, _| Fate::Arrives);
+    world.wait(token).unwrap();
 }
 
 /// A server gives out the index of a client that it had forgotten: who has it from before proves nothing by it.

@@ -43,6 +43,7 @@ fn frames(form: EbdForm) -> Vec<(&'static str, Frame, Vec<u8>)> {
         writes: true,
         takes_over: false,
         state: EbdState::default(),
+        number: if form == EbdForm::Ideal { 0 } else { 0x2345 },
     };
     let answer = HandshakeAnswer {
         sectors: 2_097_152,
@@ -51,6 +52,7 @@ fn frames(form: EbdForm) -> Vec<(&'static str, Frame, Vec<u8>)> {
         credit: 254,
         state,
         latency_us: 250,
+        number: ask.number,
     };
     let with = |(frame, payload, len): (Frame, [u8; 12], usize)| (frame, payload[..len].to_vec());
     let shake = with(ask.frame(form, 0x5a));
@@ -140,6 +142,7 @@ fn handshakes_come_back_as_they_were_said() {
             writes: true,
             takes_over: true,
             state: EbdState { content: 1, writer: 65535 },
+            number: if form == EbdForm::Ideal { 0 } else { HandshakeAsk::NUMBERS - 1 },
         };
         let (frame, payload, len) = ask.frame(form, 7);
         assert_eq!(HandshakeAsk::of(&frame, &payload[..len]), Some(ask));
@@ -150,6 +153,7 @@ fn handshakes_come_back_as_they_were_said() {
             credit: 255,
             state: ask.state,
             latency_us: if form == EbdForm::Ideal { 77 } else { 0 },
+            number: ask.number,
         };
         let (told, payload, len) = answer.frame(&frame, 13);
         let index = if form == EbdForm::Ideal { 0 } else { 13 };

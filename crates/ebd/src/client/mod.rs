@@ -32,6 +32,8 @@ use crate::{EbdCanary, LIFETIME};
 const MODULE: &str = "ebd";
 /// Requests on their way together, at most.
 const REQUESTS_MAX: usize = 256;
+/// So many sectors a length can say.
+const BLOCK_BYTES_MAX: u32 = u8::MAX as u32 * 512;
 
 /// What a client is to do.
 #[derive(Clone, Debug)]
@@ -171,7 +173,8 @@ impl EbdClient {
             features,
         };
         let fits = info.frame_bytes.max.saturating_sub(config.form.header_bytes()) as u32;
-        let mut shaking = Shaking::new(now, config.block_bytes.min(fits / 512 * 512));
+        let block_bytes = config.block_bytes.min(fits / 512 * 512).min(BLOCK_BYTES_MAX);
+        let mut shaking = Shaking::new(now, block_bytes, config.seed as u16);
         if config.form == EbdForm::Ideal {
             // Nothing tells it from an earlier client at this station, whose frames may still be on their way.
             shaking.begin_at(now + LIFETIME);

@@ -40,6 +40,8 @@ pub(super) struct Shaking {
     /// Bytes of the block that is asked for.
     block_bytes: u32,
     identifier: u8,
+    /// Of the handshakes that are asked for: their answers have it, in the implemented form.
+    number: u16,
     /// Of the handshake that was sent last.
     tag: Option<Tag>,
     tries: u32,
@@ -51,11 +53,13 @@ pub(super) struct Shaking {
 }
 
 impl Shaking {
-    pub fn new(now: Time, block_bytes: u32) -> Self {
+    /// The first of a client, whose numbers begin with this one.
+    pub fn new(now: Time, block_bytes: u32, number: u16) -> Self {
         Shaking {
             stage: Stage::Asking,
             block_bytes,
             identifier: 0,
+            number: number % HandshakeAsk::NUMBERS,
             tag: None,
             tries: 0,
             sent: now,
@@ -63,6 +67,12 @@ impl Shaking {
             proved: 0,
             refusal: None,
         }
+    }
+
+    /// Another, that answers to this one do not fit.
+    fn anew(&self, now: Time, block_bytes: u32) -> Self {
+        let identifier = self.identifier;
+        Shaking { identifier, ..Shaking::new(now, block_bytes, self.number + 1) }
     }
 
     /// It does not begin before this.
@@ -93,7 +103,7 @@ impl EbdClient {
     pub(super) fn shake_anew(&mut self) {
         if self.shaking.is_over() {
             let (block_bytes, proved) = (self.shaking.block_bytes, self.shaking.proved);
-            self.shaking = Shaking { proved, ..Shaking::new(self.now, block_bytes) };
+            self.shaking = Shaking { proved, ..self.shaking.anew(self.now, block_bytes) };
         }
     }
 
@@ -137,6 +147,7 @@ impl EbdClient {
                     writes: !self.config.read_only,
                     takes_over: self.config.take_over && !self.is_open,
                     state: self.told,
+                    number: self.shaking.number,
                 };
                 let (frame, payload, len) = ask.frame(form, own);
                 self.shaking.tag = Some(frame.tag);
@@ -214,7 +225,7 @@ impl EbdClient {
                 self.config.server
             ),
         );
-        self.shaking = Shaking::new(self.now, half);
+        self.shaking = self.shaking.anew(self.now, half);
     }
 
     /// An answer has come while hands are shaken. True if it was about that.
@@ -246,7 +257,7 @@ impl EbdClient {
                 let why = NakReason::from_number(frame.length);
                 match why {
                     Some(NakReason::Unknown) => {
-                        self.shaking = Shaking::new(self.now, self.shaking.block_bytes)
+                        self.shaking = self.shaking.anew(self.now, self.shaking.block_bytes)
                     }
                     _ => self.open(),
                 }
@@ -287,18 +298,15 @@ impl EbdClient {
         let mut payload = [0; 12];
         let len = rx.len().saturating_sub(header).min(payload.len());
         rx.copy_to(header, &mut payload[..len]);
-        let is_asked = match frame.tag {
-            Tag::Ideal { identifier, .. } => identifier == self.shaking.identifier,
-            Tag::Implemented { .. } => true,
-        };
-        let Some((answer, index)) =
-            HandshakeAnswer::of(frame, &payload[..len]).filter(|_| is_asked)
-        else {
+        let Some((answer, index)) = HandshakeAnswer::of(frame, &payload[..len]) else {
             return self.report.dropped += 1;
         };
-        if self.config.form == EbdForm::Implemented && answer.block_bytes > self.shaking.block_bytes
-        {
-            // Nothing in it tells which handshake it answers: not this one.
+        let is_asked = match frame.tag {
+            Tag::Ideal { identifier, .. } => identifier == self.shaking.identifier,
+            Tag::Implemented { .. } => answer.number == self.shaking.number,
+        };
+        if !is_asked {
+            // It may tell of another life of the server, or have been meant for an earlier client here.
             return self.report.late += 1;
         }
         let block = answer.block_bytes / 512;

@@ -317,6 +317,7 @@ impl EbdServer {
             credit,
             state: EbdState { content: client.content, writer: writer_of(client.generation) },
             latency_us: 0,
+            number: ask.number,
         };
         let to = client.key.from;
         let (told, payload, len) = answer.frame(&frame, index);

@@ -9,6 +9,10 @@ const WRITES: u16 = 1 << 0;
 /// Whoever else may write is to lose that. A flag, beside [`WRITES`].
 const TAKES_OVER: u16 = 1 << 1;
 
+/// Bits of the field of the block size that have it: no frame has more blocks than 255 sectors. The others number the
+/// handshake.
+const BLOCK_BITS: u32 = 17;
+
 /// Bytes of the payload of a handshake of the idealised form, at most.
 const PAYLOAD_BYTES: usize = 12;
 
@@ -48,6 +52,9 @@ pub struct HandshakeAsk {
     pub takes_over: bool,
     /// What it was told last; zeroes if it comes for the first time.
     pub state: EbdState,
+    /// By which the client tells its answer from those of before, in the implemented form: below
+    /// [`HandshakeAsk::NUMBERS`]. The idealised form has the identifier for that.
+    pub number: u16,
 }
 
 /// What a server answers.
@@ -65,9 +72,14 @@ pub struct HandshakeAnswer {
     pub state: EbdState,
     /// How long the server takes for a request, in microseconds, as far as it knows: in the idealised form only.
     pub latency_us: u32,
+    /// That of the handshake that it answers.
+    pub number: u16,
 }
 
 impl HandshakeAsk {
+    /// So many numbers there are.
+    pub const NUMBERS: u16 = 1 << (u32::BITS - BLOCK_BITS);
+
     /// The frame, and its payload. `own` is the identifier, in the implemented form the client's minor.
     pub fn frame(&self, form: EbdForm, own: u8) -> (Frame, [u8; PAYLOAD_BYTES], usize) {
         let flags =
@@ -81,8 +93,8 @@ impl HandshakeAsk {
                 (Tag::Ideal { identifier: own, major, minor }, 0, 8)
             }
             EbdForm::Implemented => {
-                let (handle, reserved) = (self.block_bytes, state);
-                let tag = Tag::Implemented { client: own, index: minor, handle, reserved };
+                let handle = numbered(self.block_bytes, self.number);
+                let tag = Tag::Implemented { client: own, index: minor, handle, reserved: state };
                 (tag, u32::from(major), 0)
             }
         };
@@ -101,18 +113,18 @@ impl HandshakeAsk {
     /// What a handshake asks for; `None` if its payload is not there.
     pub fn of(frame: &Frame, payload: &[u8]) -> Option<Self> {
         let (writes, takes_over) = (frame.credit & WRITES != 0, frame.credit & TAKES_OVER != 0);
-        let (major, minor, block_bytes, state) = match frame.tag {
+        let (major, minor, (block_bytes, number), state) = match frame.tag {
             Tag::Ideal { major, minor, .. } => {
                 // A peer of the document alone says a block size and nothing else; what a link pads is zero.
                 let state = word(payload, 4).unwrap_or_default();
-                (major, minor, word(payload, 0)?, state)
+                (major, minor, (word(payload, 0)?, 0), state)
             }
             Tag::Implemented { index, handle, reserved, .. } => {
-                (frame.sector as u8, index, handle, reserved)
+                (frame.sector as u8, index, of_numbered(handle), reserved)
             }
         };
         let state = EbdState::from_word(state);
-        Some(HandshakeAsk { major, minor, block_bytes, writes, takes_over, state })
+        Some(HandshakeAsk { major, minor, block_bytes, writes, takes_over, state, number })
     }
 }
 
@@ -130,7 +142,8 @@ impl HandshakeAnswer {
                 (tag, PAYLOAD_BYTES)
             }
             Tag::Implemented { client, .. } => {
-                (Tag::Implemented { client, index, handle: block, reserved: state }, 0)
+                let handle = numbered(block, self.number);
+                (Tag::Implemented { client, index, handle, reserved: state }, 0)
             }
         };
         let frame = Frame { tag, ..*request };
@@ -141,12 +154,14 @@ impl HandshakeAnswer {
     /// What the answer to a handshake says, and the client's index at the server (zero in the idealised form); `None`
     /// if its payload is not there.
     pub fn of(frame: &Frame, payload: &[u8]) -> Option<(Self, u8)> {
-        let (block_bytes, state, latency_us, index) = match frame.tag {
+        let ((block_bytes, number), state, latency_us, index) = match frame.tag {
             Tag::Ideal { .. } => {
                 let state = word(payload, 4).unwrap_or_default();
-                (word(payload, 0)?, state, word(payload, 8).unwrap_or_default(), 0)
+                ((word(payload, 0)?, 0), state, word(payload, 8).unwrap_or_default(), 0)
             }
-            Tag::Implemented { index, handle, reserved, .. } => (handle, reserved, 0, index),
+            Tag::Implemented { index, handle, reserved, .. } => {
+                (of_numbered(handle), reserved, 0, index)
+            }
         };
         let answer = HandshakeAnswer {
             sectors: frame.sector,
@@ -155,9 +170,20 @@ impl HandshakeAnswer {
             credit: frame.credit,
             state: EbdState::from_word(state),
             latency_us,
+            number,
         };
         Some((answer, index))
     }
+}
+
+/// A block size, and the number of a handshake.
+fn numbered(block_bytes: u32, number: u16) -> u32 {
+    debug_assert!(block_bytes < 1 << BLOCK_BITS && number < HandshakeAsk::NUMBERS);
+    block_bytes | u32::from(number) << BLOCK_BITS
+}
+
+fn of_numbered(word: u32) -> (u32, u16) {
+    (word & ((1 << BLOCK_BITS) - 1), (word >> BLOCK_BITS) as u16)
 }
 
 fn word(payload: &[u8], at: usize) -> Option<u32> {
