@@ -16,9 +16,7 @@ use std::process::ExitCode;
 use shard::drive;
 use thinwire_buffer::Pool;
 use thinwire_frontend::Face;
-use thinwire_frontend::block::{
-    self, BlockConfig, BlockFace, choose_block_backend, prepare_process,
-};
+use thinwire_frontend::block::{self, BlockConfig, choose_block_backend, prepare_process};
 use thinwire_frontend::fuse::{self, FuseConfig, FuseFace};
 use thinwire_volume::Volume;
 use volume::MemoryVolume;
@@ -65,7 +63,8 @@ fn serve(how: &str, place: PathBuf, bytes: u64) -> io::Result<()> {
         for refusal in prepare_process() {
             eprintln!("{refusal}");
         }
-        eprintln!("{}", choose_block_backend()?.why);
+        let choice = choose_block_backend(None)?;
+        eprintln!("{}", choice.why);
         let name = "block_memory".to_owned();
         for report in block::clean_stale(&place, &name)? {
             eprintln!("{report}");
@@ -79,7 +78,7 @@ fn serve(how: &str, place: PathBuf, bytes: u64) -> io::Result<()> {
             read_only: false,
             is_carrying: false,
         };
-        Box::new(BlockFace::attach(config, pool)?)
+        block::attach(choice.backend, config, pool)?
     };
     while face.ready().is_none() {
         face.turn(&mut volume)?;

@@ -12,7 +12,9 @@ use support::shard::drive;
 use support::volume::MemoryVolume;
 use support::{Scratch, Served, eventually, mounts_below, sh, try_sh};
 use thinwire_buffer::Pool;
-use thinwire_frontend::block::{BlockConfig, BlockFace, choose_block_backend, clean_stale};
+use thinwire_frontend::block::{
+    BlockBackend, BlockConfig, attach, choose_block_backend, clean_stale,
+};
 use thinwire_volume::Volume;
 
 const MIB: u64 = 1 << 20;
@@ -32,13 +34,13 @@ fn child() {
             read_only: words[3..].contains(&"ro"),
             is_carrying: false,
         };
-        let mut face = BlockFace::attach(config, pool)?;
+        let mut face = attach(BlockBackend::Loop, config, pool)?;
         println!("= serving");
         if words[3..].contains(&"deaf") {
             std::io::stdin().read_to_end(&mut Vec::new())?;
             return Ok(());
         }
-        drive(&mut face, &mut volume)
+        drive(&mut *face, &mut volume)
     });
 }
 
@@ -121,7 +123,7 @@ fn odd_blocks_are_refused() {
         let error = Served::start(&[dir, bytes, block]).err().unwrap();
         assert!(error.contains("cannot have blocks"), "{error}");
     }
-    assert!(choose_block_backend().unwrap().why.contains("loop device"));
+    assert!(choose_block_backend(None).unwrap().why.contains("loop device"));
 }
 
 #[test]

@@ -34,7 +34,7 @@ impl Carries {
     /// # Errors
     /// Bad usage, with the flag.
     pub fn check(self, args: &AttachArgs) -> Outcome {
-        if !args.block {
+        if args.block.is_none() {
             return Err(Failure::usage(format!(
                 "--carries {self} is for a disk that has a device node: say --block"
             )));

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use thinwire_frontend::block::BlockBackend;
+
 use crate::error::ParseError;
 
 /// Where `tcp:PORT` listens.
@@ -46,8 +48,8 @@ pub enum FaceSpec {
     Nbd(NbdAddress),
     /// One file, through FUSE.
     File(PathBuf),
-    /// A block device node.
-    Block,
+    /// A block device node, made in this way or in the best there is.
+    Block(Option<BlockBackend>),
 }
 
 impl FaceSpec {
@@ -56,7 +58,7 @@ impl FaceSpec {
         match self {
             FaceSpec::Nbd(_) => "nbd",
             FaceSpec::File(_) => "file",
-            FaceSpec::Block => "block",
+            FaceSpec::Block(_) => "block",
         }
     }
 }

@@ -17,9 +17,15 @@ pub enum BlockError {
          loop), in a container pass the device in, or use --nbd or --file"
     )]
     NoLoopControl,
+    /// There is no `/dev/ublk-control`.
+    #[error("the kernel has no ublk: /dev/ublk-control does not exist (modprobe ublk_drv)")]
+    NoUblk,
+    /// Data cannot be had by reads and writes.
+    #[error("the kernel's ublk is too old, Linux 6.5 or later is needed")]
+    OldUblk,
     /// The process may not.
     #[error(
-        "making a loop device was not permitted ({what}); run as root (CAP_SYS_ADMIN), in a \
+        "making a block device was not permitted ({what}); run as root (CAP_SYS_ADMIN), in a \
          container allow block devices of major 7, or use --nbd"
     )]
     NoPrivilege {
@@ -82,9 +88,11 @@ impl From<BlockError> for io::Error {
     fn from(error: BlockError) -> Self {
         let kind = match error {
             BlockError::Fuse(fuse) => return fuse.into(),
-            BlockError::NoLoopControl | BlockError::OldKernel | BlockError::NoDirectIo { .. } => {
-                io::ErrorKind::Unsupported
-            }
+            BlockError::NoLoopControl
+            | BlockError::NoUblk
+            | BlockError::OldUblk
+            | BlockError::OldKernel
+            | BlockError::NoDirectIo { .. } => io::ErrorKind::Unsupported,
             BlockError::NoPrivilege { .. } => io::ErrorKind::PermissionDenied,
             BlockError::NoneFree { .. } | BlockError::InUse(_) => io::ErrorKind::ResourceBusy,
             BlockError::BadBlock { .. } => io::ErrorKind::InvalidInput,

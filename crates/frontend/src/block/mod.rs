@@ -1,62 +1,40 @@
-//! A volume as a block device: a loop device over the FUSE file (`attach URI --block`).
+//! A volume as a block device (`attach URI --block`), in one of two ways:
 //!
-//! * `keeper.rs`: the thread that sets up, syncs and lets go of the loop device, because each of
-//!   these waits for I/O that the shard serves
-//! * `loop_device.rs`: the loop driver's ioctls
+//! * `ublk/`: by the kernel's driver for block devices in user space
+//! * `looped/`: a loop device over the FUSE file, where that is not to be had
+//!
+//! And what both need:
+//!
 //! * `usage.rs`: who uses the device
-//! * `question.rs`: that it is asked on one turn and answered on a later one
-//! * `stale.rs`: what a killed attachment leaves
+//! * `question.rs`: that it is asked on one turn and answered on a later one; `ticker.rs`: when a turn is due for that
 //! * `process.rs`: what a process that carries a disk owes to a machine short of memory; `ballast.rs`: what it throws off when
 //!   that machine stands still
-//!
-//! Both layers do direct I/O: nothing of the volume is cached twice, and what the page cache holds
-//! of the device is the same as over any disk. Discards and write-zeroes pass through both.
 
 mod ballast;
 mod error;
-mod keeper;
-mod loop_device;
+mod looped;
 mod process;
 mod question;
-mod stale;
+mod ticker;
+mod ublk;
 mod usage;
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::RecvTimeoutError;
-use std::task::Poll;
-use std::time::{Duration, Instant};
 
-use rustix::event::epoll;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
 use thinwire_buffer::Pool;
-use thinwire_volume::{Geometry, Volume};
+use thinwire_volume::Geometry;
 
 pub use error::BlockError;
 pub use process::{Refusal, mount_apart, outrank_others, prepare_process, touch_ahead};
-pub use stale::clean_stale;
 
-use crate::fuse::{FuseConfig, FuseFace};
-use crate::{FORCED_CLOSE_MAX, Face};
-use ballast::{Ballast, Marks};
-use keeper::{Answer, Keeper, Setup};
-use loop_device::node_of;
-use question::Question;
-
-/// How often the shard looks for an answer of the keeper while it waits for one.
-const LOOK_EVERY_NS: i64 = 5_000_000;
-
-/// How long the file may stay open after the device let go of it.
-const UNMOUNT_WAIT: Duration = Duration::from_secs(5);
+use crate::Face;
+use looped::LoopFace;
+use ublk::UblkFace;
 
 /// What to attach.
 #[derive(Clone, Debug)]
 pub struct BlockConfig {
-    /// Where the file under the device is mounted, as `NAME.disk`. Absolute; must exist.
+    /// Where the file under a loop device is mounted, as `NAME.disk`. Absolute; must exist.
     pub run_dir: PathBuf,
     /// The attachment's name.
     pub name: String,
@@ -84,415 +62,83 @@ pub struct BlockChoice {
 /// Ways to make a block device of a volume in user space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockBackend {
-    /// A loop device over a FUSE file.
+    /// The kernel's driver for that: `/dev/ublkbN`. Nothing of the kernel allocates memory for an I/O, and data is copied once.
+    Ublk,
+    /// A loop device over a FUSE file. Can grow with any kernel.
     Loop,
 }
 
-/// Chooses how to make a block device: ublk would be best but is not in this build yet, so a loop
-/// device over a FUSE file wherever the machine has both.
+/// Chooses how to make a block device: as is `wanted`, else by ublk where the kernel has one that will do, else a loop
+/// device over a FUSE file.
 ///
 /// # Errors
 /// What is missing, with the remedy.
-pub fn choose_block_backend() -> Result<BlockChoice, BlockError> {
-    if !Path::new("/dev/loop-control").exists() {
-        return Err(BlockError::NoLoopControl);
+pub fn choose_block_backend(wanted: Option<BlockBackend>) -> Result<BlockChoice, BlockError> {
+    let choice = |backend, why: String| BlockChoice { backend, why };
+    match (wanted, ublk::check()) {
+        (Some(BlockBackend::Ublk), Err(e)) => Err(e),
+        (None | Some(BlockBackend::Ublk), Ok(())) => {
+            Ok(choice(BlockBackend::Ublk, "a device of ublk".to_owned()))
+        }
+        (Some(BlockBackend::Loop), _) => Ok(choice(
+            BlockBackend::Loop,
+            "a loop device over a FUSE file, as asked for".to_owned(),
+        )),
+        (None, Err(e)) => {
+            Ok(choice(BlockBackend::Loop, format!("a loop device over a FUSE file: {e}")))
+        }
     }
-    crate::fuse::mount::open_device()?;
-    let why = if Path::new("/dev/ublk-control").exists() {
-        "a loop device over a FUSE file: the kernel has ublk, but this build does not use it yet"
-    } else {
-        "a loop device over a FUSE file: the kernel has no ublk (/dev/ublk-control)"
-    };
-    Ok(BlockChoice { backend: BlockBackend::Loop, why: why.to_owned() })
 }
 
-/// Where the file under an attachment's device is mounted.
+/// Whether an attachment of that name could have such a device now, as far as that can be told without making it.
+///
+/// # Errors
+/// As [`attach`].
+pub fn check(backend: BlockBackend, run_dir: &Path, name: &str) -> Result<(), BlockError> {
+    match backend {
+        BlockBackend::Ublk => ublk::check(),
+        BlockBackend::Loop => LoopFace::check(run_dir, name),
+    }
+}
+
+/// Begins to make the device, which takes a few turns: [`Face::ready`] tells when it is done, or why it cannot be. To be
+/// called on the thread that will turn the face.
+///
+/// # Errors
+/// See [`BlockError`]; nothing is left behind then.
+pub fn attach(
+    backend: BlockBackend,
+    config: BlockConfig,
+    pool: Pool,
+) -> Result<Box<dyn Face>, BlockError> {
+    let (bytes, block_bytes) = (config.geometry.bytes, config.block_bytes);
+    if !matches!(block_bytes, 512 | 4096)
+        || bytes == 0
+        || !bytes.is_multiple_of(u64::from(block_bytes))
+    {
+        return Err(BlockError::BadBlock { bytes, block_bytes });
+    }
+    check(backend, &config.run_dir, &config.name)?;
+    Ok(match backend {
+        BlockBackend::Ublk => Box::new(UblkFace::attach(config, pool)?),
+        BlockBackend::Loop => Box::new(LoopFace::attach(config, pool)?),
+    })
+}
+
+/// Takes away what a killed attachment of this name left of its block device. Says what was found, a line each; nothing
+/// if there was nothing.
+///
+/// May wait for two seconds: so not for the thread that serves one of that name.
+///
+/// # Errors
+/// If an attachment of this name lives.
+pub fn clean_stale(run_dir: &Path, name: &str) -> Result<Vec<String>, BlockError> {
+    let mut report = ublk::clean_stale(run_dir, name)?;
+    report.extend(looped::clean_stale(run_dir, name)?);
+    Ok(report)
+}
+
+/// Where the file under an attachment's loop device is mounted.
 pub fn disk_file(run_dir: &Path, name: &str) -> PathBuf {
     run_dir.join(format!("{name}.disk"))
-}
-
-#[derive(Debug)]
-enum State {
-    /// The keeper sets the device up.
-    Starting,
-    /// The device can be used.
-    Serving,
-    /// The keeper writes back and lets go.
-    Closing,
-    /// The device is gone; the file under it is about to be free.
-    Unbound { since: Instant },
-    /// There is no device and will be none.
-    Failed { kind: io::ErrorKind, why: String },
-    /// Everything is gone.
-    Closed,
-}
-
-/// A forced close that has begun. What the keeper says of other orders meanwhile changes nothing about it.
-#[derive(Debug)]
-struct Forced {
-    since: Instant,
-    /// What became of the file under the device.
-    unmounted: io::Result<()>,
-    /// The keeper has let go, and has nothing more to say.
-    let_go: bool,
-}
-
-/// A volume as a block device. Lives on the shard's thread; a second thread keeps the loop device,
-/// off the I/O path. Dropping it takes the device away by force, and waits for that thread, for
-/// [`FORCED_CLOSE_MAX`] at most: nobody turns the face any more.
-pub struct BlockFace {
-    fuse: FuseFace,
-    keeper: Keeper,
-    state: State,
-    poll: OwnedFd,
-    timer: OwnedFd,
-    timer_runs: bool,
-    number: Option<u32>,
-    bytes: u64,
-    resizing: bool,
-    /// Why the last orderly close failed.
-    refusal: Option<BlockError>,
-    question: Question,
-    forced: Option<Forced>,
-    /// Who used the device when it was let go of by force, until that is told.
-    last_word: Option<String>,
-    /// Of one that carries.
-    ballast: Option<Ballast>,
-}
-
-impl BlockFace {
-    /// Whether an attachment of that name could have a device now: see [`FuseFace::check`].
-    ///
-    /// # Errors
-    /// As [`BlockFace::attach`].
-    pub fn check(run_dir: &Path, name: &str) -> Result<(), BlockError> {
-        choose_block_backend()?;
-        Ok(FuseFace::check(&disk_file(run_dir, name))?)
-    }
-
-    /// Mounts the file and begins to set up the device over it, which takes a few turns:
-    /// [`Face::ready`] tells when it is done, or why it cannot be.
-    ///
-    /// # Errors
-    /// See [`BlockError`]; nothing is left behind then.
-    pub fn attach(config: BlockConfig, pool: Pool) -> Result<Self, BlockError> {
-        let BlockConfig { run_dir, name, source, geometry, block_bytes, is_carrying, read_only } =
-            config;
-        let bytes = geometry.bytes;
-        if !matches!(block_bytes, 512 | 4096)
-            || bytes == 0
-            || !bytes.is_multiple_of(u64::from(block_bytes))
-        {
-            return Err(BlockError::BadBlock { bytes, block_bytes });
-        }
-        choose_block_backend()?;
-        let read_only = read_only || geometry.features.read_only;
-        let fuse = FuseFace::mount(
-            FuseConfig {
-                path: disk_file(&run_dir, &name),
-                source,
-                geometry,
-                read_only,
-                allow_other: false,
-            },
-            pool,
-        )?;
-        let cannot_watch = || BlockError::system("cannot make a poll set");
-        let (poll, timer) = poll_set(&fuse).map_err(io::Error::from).map_err(cannot_watch())?;
-        let backing = PathBuf::from(fuse.path());
-        let setup = Setup { backing, block_bytes, is_carrying, read_only };
-        let ballast = is_carrying.then(|| Ballast::take(Marks::read()?)).transpose();
-        let ballast = ballast.map_err(BlockError::system("cannot take memory to throw off"))?;
-        let ballast = ballast.flatten();
-        let keeper = Keeper::start(setup).map_err(BlockError::system("cannot start a thread"))?;
-        let mut face = BlockFace {
-            fuse,
-            keeper,
-            state: State::Starting,
-            poll,
-            timer,
-            timer_runs: false,
-            number: None,
-            bytes,
-            resizing: false,
-            refusal: None,
-            question: Question::default(),
-            forced: None,
-            last_word: None,
-            ballast,
-        };
-        face.set_timer().map_err(BlockError::system("cannot start a timer"))?;
-        Ok(face)
-    }
-
-    fn node(&self) -> String {
-        match self.number {
-            Some(number) => node_of(number),
-            None => "the loop device".to_owned(),
-        }
-    }
-
-    /// Takes in what the keeper said. True if it said something.
-    fn hear(&mut self) -> bool {
-        let mut any = false;
-        loop {
-            match self.keeper.answer() {
-                Ok(Some(answer)) => self.take_in(answer),
-                Ok(None) => return any,
-                Err(_) => return any | self.keeper_gone(),
-            }
-            any = true;
-        }
-    }
-
-    fn take_in(&mut self, answer: Answer) {
-        match answer {
-            Answer::Ready(Ok(number)) => {
-                self.number = Some(number);
-                self.state = State::Serving;
-            }
-            Answer::Ready(Err(e)) => self.fail(e),
-            Answer::Resized(outcome) => {
-                self.resizing = false;
-                if let Err(e) = outcome {
-                    tracing::warn!("the volume has grown, {} has not: {e}", self.node());
-                }
-            }
-            Answer::Closed(Ok(())) => {
-                // Not before: while it served, writing it down might have had to wait for it.
-                let thrown = self.ballast.as_ref().map_or(0, Ballast::thrown);
-                if thrown > 0 {
-                    tracing::info!(
-                        "the machine stood still for want of memory: {thrown} MiB were thrown off, one at a time"
-                    );
-                }
-                self.state = State::Unbound { since: Instant::now() };
-            }
-            Answer::Closed(Err(e)) => {
-                self.refusal = Some(e);
-                self.state = State::Serving;
-            }
-            Answer::Usage(to, usage) => self.question.tell(to, usage),
-            Answer::Forced(user) => {
-                let word = |user| {
-                    format!("{user}; I/O fails there, and the device goes with its last user")
-                };
-                self.last_word = user.map(word);
-                self.has_let_go();
-            }
-        }
-    }
-
-    fn fail(&mut self, e: BlockError) {
-        let e = io::Error::from(e);
-        self.state = State::Failed { kind: e.kind(), why: e.to_string() };
-    }
-
-    /// The keeper ends by itself only after its last answer. True if that is news.
-    fn keeper_gone(&mut self) -> bool {
-        self.has_let_go();
-        let early = matches!(self.state, State::Starting | State::Serving | State::Closing);
-        if early {
-            self.fail(BlockError::KeeperGone(self.node()));
-        }
-        early
-    }
-
-    fn has_let_go(&mut self) {
-        if let Some(forced) = &mut self.forced {
-            forced.let_go = true;
-        }
-    }
-
-    /// The timer runs while an answer is awaited.
-    fn set_timer(&mut self) -> io::Result<()> {
-        let waits = matches!(self.state, State::Starting | State::Closing | State::Unbound { .. });
-        let wanted = !matches!(self.state, State::Closed)
-            && (waits || self.resizing || self.question.is_open());
-        if wanted != self.timer_runs {
-            let period = Timespec { tv_sec: 0, tv_nsec: if wanted { LOOK_EVERY_NS } else { 0 } };
-            let spec = Itimerspec { it_interval: period, it_value: period };
-            timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec)?;
-            self.timer_runs = wanted;
-        }
-        Ok(())
-    }
-
-    /// One step of an orderly close.
-    fn close_step(&mut self) -> io::Result<()> {
-        match &self.state {
-            State::Closed => Ok(()),
-            State::Starting | State::Closing => Err(io::ErrorKind::WouldBlock.into()),
-            State::Serving => {
-                self.question.forget();
-                if let Some(refusal) = self.refusal.take() {
-                    return Err(refusal.into());
-                }
-                self.keeper.close();
-                self.state = State::Closing;
-                Err(io::ErrorKind::WouldBlock.into())
-            }
-            State::Failed { .. } => {
-                self.fuse.close(true)?;
-                self.state = State::Closed;
-                Ok(())
-            }
-            State::Unbound { since } => {
-                let patient = since.elapsed() < UNMOUNT_WAIT;
-                match self.fuse.close(false) {
-                    // The loop driver closes its file a moment later.
-                    Err(e) if e.kind() == io::ErrorKind::ResourceBusy && patient => {
-                        Err(io::ErrorKind::WouldBlock.into())
-                    }
-                    // Everything is written; whoever still looks at the device has lost nothing.
-                    Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
-                        tracing::warn!("{} is still open somewhere; leaving anyway", self.node());
-                        self.fuse.close(true)?;
-                        self.state = State::Closed;
-                        Ok(())
-                    }
-                    Err(e) => Err(e),
-                    Ok(()) => {
-                        self.state = State::Closed;
-                        Ok(())
-                    }
-                }
-            }
-        }
-    }
-
-    /// One step of a forced close. First the connection is aborted, so that nobody waits for the volume
-    /// any longer, the loop driver and the keeper included; then the device is let go of.
-    fn force_step(&mut self) -> io::Result<()> {
-        if matches!(self.state, State::Closed) {
-            return Ok(());
-        }
-        if self.forced.is_none() {
-            let unmounted = self.fuse.close(true);
-            self.keeper.force();
-            self.question.forget();
-            self.forced = Some(Forced { since: Instant::now(), unmounted, let_go: false });
-        }
-        // The face is not turned any more: the next call is when the timer says.
-        self.take_tick();
-        self.hear();
-        let ended = self.forced.take_if(|forced| forced.let_go);
-        self.state = match &ended {
-            Some(_) => State::Closed,
-            None => State::Closing,
-        };
-        self.set_timer()?;
-        ended.map_or_else(|| Err(io::ErrorKind::WouldBlock.into()), |forced| forced.unmounted)
-    }
-
-    /// True if the timer has fired since.
-    fn take_tick(&self) -> bool {
-        self.timer_runs && rustix::io::read(&self.timer, &mut [0; 8]).is_ok()
-    }
-}
-
-impl Face for BlockFace {
-    fn path(&self) -> String {
-        match self.number {
-            Some(number) => node_of(number),
-            None => self.fuse.path(),
-        }
-    }
-
-    fn ready(&mut self) -> Option<io::Result<String>> {
-        self.hear();
-        match &self.state {
-            State::Starting => None,
-            State::Failed { kind, why } => Some(Err(io::Error::new(*kind, why.clone()))),
-            _ => Some(Ok(self.path())),
-        }
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.poll.as_fd()
-    }
-
-    fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
-        let mut progress = self.fuse.turn(volume)?;
-        let is_tick = self.take_tick();
-        if let Some(ballast) = &self.ballast {
-            // While a keeper that stands still, too, is waited for, a timer has this turn.
-            ballast.turned(progress || !is_tick, volume.outstanding() > 0);
-        }
-        if is_tick {
-            // Who waits for readiness or for the end looks again after a turn that did something.
-            progress = true;
-            self.hear();
-        }
-        let bytes = volume.geometry().bytes;
-        if bytes != self.bytes && matches!(self.state, State::Serving) && !self.resizing {
-            self.bytes = bytes;
-            self.resizing = true;
-            self.keeper.resize();
-        }
-        self.set_timer()?;
-        Ok(progress)
-    }
-
-    fn busy(&mut self) -> Poll<Option<String>> {
-        self.hear();
-        if !matches!(self.state, State::Serving) {
-            self.question.forget();
-            return Poll::Ready(None);
-        }
-        let (node, keeper) = (self.node(), &self.keeper);
-        let answer = self.question.ask(Instant::now(), &node, |number| keeper.ask_usage(number));
-        match self.set_timer() {
-            Ok(()) => answer,
-            Err(e) => Poll::Ready(Some(format!("cannot find out who uses {node}: {e}"))),
-        }
-    }
-
-    fn close(&mut self, force: bool) -> io::Result<()> {
-        if force || self.forced.is_some() {
-            return self.force_step();
-        }
-        self.hear();
-        let outcome = self.close_step();
-        self.set_timer()?;
-        outcome
-    }
-
-    fn last_word(&mut self) -> Option<String> {
-        self.last_word.take()
-    }
-}
-
-impl Drop for BlockFace {
-    fn drop(&mut self) {
-        let mut outcome = self.force_step();
-        while let Some(since) = self.forced.as_ref().map(|forced| forced.since) {
-            match self.keeper.answer_until(since + FORCED_CLOSE_MAX) {
-                Ok(answer) => self.take_in(answer),
-                Err(RecvTimeoutError::Disconnected) => self.has_let_go(),
-                Err(RecvTimeoutError::Timeout) => {
-                    tracing::warn!("{} takes its time to go", self.node());
-                    return;
-                }
-            }
-            outcome = self.force_step();
-        }
-        // Nobody has asked for it.
-        if let Some(word) = self.last_word.take() {
-            tracing::warn!("{word}");
-        }
-        if let Err(e) = outcome {
-            tracing::warn!("cannot take {} away: {e}", self.node());
-        }
-    }
-}
-
-fn poll_set(fuse: &FuseFace) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
-    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-    let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-    for fd in [fuse.fd(), timer.as_fd()] {
-        epoll::add(&poll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-    }
-    Ok((poll, timer))
 }

@@ -1,13 +1,39 @@
 //! Who uses a block device: mounts in any mount namespace, swap, devices on top, open files.
 //!
-//! The exclusive claim that the caller tries ([`LoopDevice::claim`](super::loop_device::LoopDevice))
-//! decides; what is found here explains it, and finds plain openers, which hold no claim. Looks at
+//! The exclusive claim that the caller tries ([`claim`]) decides; what is found here explains it, and finds plain openers, which hold no claim. Looks at
 //! `/proc` and `/sys` only, never at the device or at a file system on it.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use super::error::BlockError;
 use crate::fuse::mountinfo::{MountEntry, mounts_of};
+
+/// Opens it exclusively, as a mount does. EBUSY if it is mounted, swapped to, or under another device; plain openers do not
+/// count.
+pub fn claim(node: &str) -> io::Result<File> {
+    File::options().read(true).custom_flags(libc::O_EXCL).open(node)
+}
+
+/// What keeps an orderly close from going on: who claims the device, or has it open.
+pub fn usage(node: &str, dev: &str) -> Option<String> {
+    match claim(node) {
+        Ok(_claimed) => who_opened(node),
+        Err(_) => Some(who_claims(node, dev)),
+    }
+}
+
+/// Claims the device for an orderly close, so that nobody mounts it in the middle of that.
+pub fn claim_to_close(node: &str, dev: &str) -> Result<File, BlockError> {
+    match claim(node) {
+        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+            Err(BlockError::InUse(who_claims(node, dev)))
+        }
+        claimed => claimed.map_err(BlockError::system(format!("cannot claim {node}"))),
+    }
+}
 
 /// Who holds the claim on `node` (`/dev/loop3`, device number `7:3`), as far as can be seen.
 pub fn who_claims(node: &str, dev: &str) -> String {

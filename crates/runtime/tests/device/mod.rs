@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thinwire_buffer::Pool;
-use thinwire_frontend::Face;
-use thinwire_frontend::block::{BlockConfig, BlockFace, prepare_process};
+use thinwire_frontend::block::{self, BlockBackend, BlockConfig, prepare_process};
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume};
 
@@ -103,7 +102,7 @@ fn serve(dir: &Path) -> io::Result<()> {
         read_only: false,
         is_carrying: false,
     };
-    let mut face = BlockFace::attach(config, pool)?;
+    let mut face = block::attach(BlockBackend::Loop, config, pool)?;
     let stdin = io::stdin();
     let mut input = Vec::new();
     let end = Instant::now() + CHILD_LIFE;

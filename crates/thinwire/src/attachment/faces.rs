@@ -2,7 +2,7 @@
 
 use thinwire_buffer::{Pool, SegList};
 use thinwire_frontend::Face;
-use thinwire_frontend::block::{BlockConfig, BlockFace, choose_block_backend, prepare_process};
+use thinwire_frontend::block::{self, BlockConfig, choose_block_backend, prepare_process};
 use thinwire_frontend::fuse::{FuseConfig, FuseFace};
 use thinwire_frontend::nbd::{Listen, NbdConfig, NbdError, NbdFace, proto};
 
@@ -31,7 +31,9 @@ pub fn check_face(wanted: &Wanted, dir: &RunDir) -> Outcome {
     match &wanted.face {
         FaceSpec::Nbd(address) => NbdFace::check(&nbd_config(wanted, address)).map_err(nbd_failed),
         FaceSpec::File(path) => FuseFace::check(path).map_err(|e| failed(&e)),
-        FaceSpec::Block => BlockFace::check(dir.path(), &wanted.name).map_err(|e| failed(&e)),
+        FaceSpec::Block(way) => choose_block_backend(*way)
+            .and_then(|choice| block::check(choice.backend, dir.path(), &wanted.name))
+            .map_err(|e| failed(&e)),
     }
 }
 
@@ -77,9 +79,9 @@ pub fn open_face(
             let config = FuseConfig { path, source, geometry, read_only, allow_other: false };
             Ok(Box::new(FuseFace::mount(config, pool).map_err(|e| failed(&e))?))
         }
-        FaceSpec::Block => {
+        FaceSpec::Block(way) => {
             carry_disk(&pool);
-            let choice = choose_block_backend().map_err(|e| failed(&e))?;
+            let choice = choose_block_backend(*way).map_err(|e| failed(&e))?;
             tracing::info!("{}", choice.why);
             let config = BlockConfig {
                 run_dir: dir.path().to_owned(),
@@ -90,7 +92,7 @@ pub fn open_face(
                 is_carrying: wanted.carries.is_some(),
                 read_only,
             };
-            Ok(Box::new(BlockFace::attach(config, pool).map_err(|e| failed(&e))?))
+            block::attach(choice.backend, config, pool).map_err(|e| failed(&e))
         }
     }
 }
@@ -143,7 +145,7 @@ pub fn leftovers(face: &FaceSpec, dir: &RunDir, name: &str) -> Vec<Leftover> {
         FaceSpec::Nbd(NbdAddress::Unix(path)) => vec![Leftover::Socket { path: path.clone() }],
         FaceSpec::Nbd(NbdAddress::Tcp { .. }) => Vec::new(),
         FaceSpec::File(path) => vec![Leftover::File { path: path.clone() }],
-        FaceSpec::Block => {
+        FaceSpec::Block(_) => {
             vec![Leftover::Device { run_dir: dir.path().to_owned(), name: name.to_owned() }]
         }
     }

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use thinwire_frontend::block::BlockBackend;
 use thinwire_link::LinkSpec;
 use thinwire_modules::{MODULES, Module};
 
@@ -324,9 +325,10 @@ pub struct AttachArgs {
     /// Show the volume as a file, through FUSE
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
-    /// Make a block device node: ublk, else a loop device over FUSE
-    #[arg(long)]
-    pub block: bool,
+    /// Make a block device node: by ublk where the kernel has it (6.5 and later), else a loop device over FUSE;
+    /// `--block=ublk` or `--block=loop` has it one way
+    #[arg(long, value_name = "ublk|loop", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub block: Option<BlockWay>,
     /// The machine depends on this disk: `swap` on it, or its `root` file system. Demands what that takes (locked
     /// memory, real-time priority, an OOM score of -1000, PR_SET_IO_FLUSHER, and vm.min_free_kbytes of at least
     /// 16384), and fails where one is refused; never spins. The process
@@ -375,7 +377,24 @@ impl AttachArgs {
         match (&self.nbd, &self.file) {
             (Some(address), _) => FaceSpec::Nbd(address.clone()),
             (None, Some(path)) => FaceSpec::File(path.clone()),
-            (None, None) => FaceSpec::Block,
+            (None, None) => FaceSpec::Block(self.block.and_then(|way| way.0)),
+        }
+    }
+}
+
+/// How a block device node is made: said, or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockWay(pub Option<BlockBackend>);
+
+impl std::str::FromStr for BlockWay {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        match text {
+            "" => Ok(BlockWay(None)),
+            "ublk" => Ok(BlockWay(Some(BlockBackend::Ublk))),
+            "loop" => Ok(BlockWay(Some(BlockBackend::Loop))),
+            _ => Err(ParseError::new(text, "it is `ublk` or `loop`")),
         }
     }
 }

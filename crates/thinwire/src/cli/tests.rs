@@ -122,7 +122,9 @@ fn faces() {
         Command::Attach(args) => args.face(),
         _ => unreachable!(),
     };
-    assert_eq!(face(&["attach", "null:1M", "--block"]), FaceSpec::Block);
+    assert_eq!(face(&["attach", "null:1M", "--block"]), FaceSpec::Block(None));
+    let way = FaceSpec::Block(Some(BlockBackend::Loop));
+    assert_eq!(face(&["attach", "--block=loop", "null:1M"]), way);
     assert_eq!(face(&["attach", "null:1M", "--file", "/f"]), FaceSpec::File("/f".into()));
     assert_eq!(
         face(&["attach", "null:1M", "--nbd", "unix:/s"]),

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::disk_file;
-use super::error::BlockError;
-use super::loop_device::{bound_to, clear_number, dev_of, is_still_bound, node_of};
-use super::usage::who_claims;
+use super::super::disk_file;
+use super::super::error::BlockError;
+use super::super::usage::who_claims;
+use super::device::{bound_to, clear_number, dev_of, is_still_bound, node_of};
 use crate::fuse;
 use crate::fuse::mount::real_place;
 

@@ -3,13 +3,12 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FileType, Mode};
 
-use super::error::BlockError;
+use super::super::error::BlockError;
 
 /// Major number of loop devices.
 const MAJOR: u32 = 7;
@@ -207,12 +206,6 @@ impl LoopDevice {
     /// Takes over the size that the backing file has now.
     pub fn take_size(&self) -> io::Result<()> {
         set_capacity(self.file.as_fd())
-    }
-
-    /// Opens it exclusively, as a mount does. EBUSY if it is mounted, swapped to, or under another
-    /// device; plain openers do not count.
-    pub fn claim(&self) -> io::Result<File> {
-        File::options().read(true).custom_flags(libc::O_EXCL).open(self.node())
     }
 
     /// Lets go of the file under it as soon as nobody has it open.

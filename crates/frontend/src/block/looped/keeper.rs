@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use super::error::BlockError;
-use super::loop_device::{LoopDevice, bind, dev_of, is_still_bound, node_of};
-use super::usage::{who_claims, who_opened};
+use super::super::error::BlockError;
+use super::super::usage::{claim_to_close, usage, who_claims, who_opened};
+use super::device::{LoopDevice, bind, dev_of, is_still_bound, node_of};
 
 /// How long an orderly close waits for short-lived openers to let go of the device.
 const RELEASE_WAIT: Duration = Duration::from_secs(5);
@@ -144,7 +144,9 @@ fn keep(setup: &Setup, inbox: &Receiver<Order>, outbox: &Sender<Answer>) {
     // Ends when the shard's end is dropped; the device goes with it.
     while let Ok(order) = inbox.recv() {
         let answer = match order {
-            Order::Usage(number) => Answer::Usage(number, usage(&device)),
+            Order::Usage(number) => {
+                Answer::Usage(number, usage(&device.node(), &dev_of(device.number())))
+            }
             Order::Resize => Answer::Resized(
                 device.take_size().map_err(BlockError::system("cannot resize the loop device")),
             ),
@@ -170,27 +172,12 @@ fn keep(setup: &Setup, inbox: &Receiver<Order>, outbox: &Sender<Answer>) {
     }
 }
 
-fn usage(device: &LoopDevice) -> Option<String> {
-    match device.claim() {
-        Ok(_claimed) => who_opened(&device.node()),
-        Err(_) => Some(who_claims(&device.node(), &dev_of(device.number()))),
-    }
-}
-
 /// Writes everything back, then lets go, or gives the device back with the reason why not.
 fn close(device: LoopDevice, backing: &Path) -> Result<(), (LoopDevice, BlockError)> {
     let number = device.number();
-    // The claim keeps others from mounting it in the middle of this.
-    let claim = match device.claim() {
+    let claim = match claim_to_close(&device.node(), &dev_of(number)) {
         Ok(claim) => claim,
-        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
-            let why = who_claims(&device.node(), &dev_of(number));
-            return Err((device, BlockError::InUse(why)));
-        }
-        Err(e) => {
-            let what = format!("cannot claim {}", device.node());
-            return Err((device, BlockError::system(what)(e)));
-        }
+        Err(e) => return Err((device, e)),
     };
     if let Err(e) = device.sync() {
         let what = format!("cannot write back what is cached of {}", device.node());
