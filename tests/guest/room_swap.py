@@ -62,16 +62,16 @@ def aoe(lab):
 
 ATTACH = """
 echo 16384 > /proc/sys/vm/min_free_kbytes
-device=$(thinwire attach --insecure '{uri}' --block --as swap {carries})
+device=$(thinwire attach --insecure '{uri}' --block={way} --as swap {carries})
 {more}
 """
 
 
-def ours(lab, uri, carries="--carries swap", more="", **options):
+def ours(lab, uri, carries="--carries swap", more="", way="loop", modules=stage.BLOCK, **options):
     """The same on a device node of our initiator."""
-    attach = ATTACH.format(uri=uri(lab), carries=carries, more=more)
+    attach = ATTACH.format(uri=uri(lab), carries=carries, more=more, way=way)
     detach = "swapoff $device; thinwire detach swap"
-    return swap(lab, attach, detach, stage.BLOCK, [stage.THINWIRE], **options)
+    return swap(lab, attach, detach, modules, [stage.THINWIRE], **options)
 
 
 @room(900, each=stage.OURS)
@@ -79,6 +79,13 @@ def carried(lab, offers, uri):
     """Swap over our initiator in the guest, which carries it."""
     stage.target(lab, f"memory:{SWAP_MIB}M", *offers)
     compare(lab, "carried", 8, *ours(lab, uri))
+
+
+@room(600)
+def ublk(lab):
+    """The same by ublk, without FUSE and loop device."""
+    stage.target(lab, f"memory:{SWAP_MIB}M")
+    compare(lab, "ublk", 8, *ours(lab, stage.OURS["native"]["uri"], way="ublk", modules=stage.UBLK))
 
 
 @room(60, quick=True)

@@ -17,8 +17,9 @@ AOE_DEVICE = "/dev/etherd/e7.1"
 AOE = "aoe:eth1/7.1=disk0"
 # Everything that ext4 needs; its checksums come from a module that it names only at run time.
 EXT4 = ("crc32c_generic", "ext4")
-# What our initiator needs for a device node.
+# What our initiator needs for a device node, in the two ways to make one.
 BLOCK = ("loop",)
+UBLK = ("ublk_drv",)
 # Waits for the drive of the AoE module, which must not be later than a minute.
 AOE_WAIT = f"""
 i=0; while ! [ -b {AOE_DEVICE} ]; do echo > /dev/etherd/discover || true; sleep 1; i=$((i+1)); [ $i -lt 60 ]; done
