@@ -16,7 +16,7 @@ use thinwire::control::{
 use thinwire::rundir::SCHEMA;
 use thinwire_target::Limit;
 
-const DOCUMENTS: [&str; 15] = [
+const DOCUMENTS: [&str; 16] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -25,6 +25,7 @@ const DOCUMENTS: [&str; 15] = [
     "docs/design.md",
     "docs/dialects.md",
     "docs/ebd.md",
+    "docs/format.md",
     "docs/laboratory.md",
     "docs/performance.md",
     "docs/security.md",

@@ -1,0 +1,15 @@
+//! What modules keep on their parts, whatever module it is: labels (`docs/format.md`).
+//!
+//! [`Label`] is what one says, and how that stands in 4 KiB; it touches no volume. [`Labels`] reads and writes
+//! the two copies of it that a part has, so that a crash at any moment leaves one.
+
+mod fault;
+mod label;
+
+use label::LABEL_VERSION;
+
+pub use fault::LabelFault;
+pub use label::{
+    LABEL_AREA_BYTES, LABEL_BYTES, LABEL_NAME_BYTES_MAX, LABEL_ROWS_MAX, Label, LabelFeatures,
+    LabelImage, LabelPart,
+};
