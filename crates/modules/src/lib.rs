@@ -51,7 +51,7 @@ mod composite;
 mod dealt;
 mod events;
 mod linear;
-mod meta;
+pub mod meta;
 #[cfg(test)]
 mod observed;
 mod options;
@@ -70,10 +70,6 @@ pub use cache::{Cache, CacheCanary};
 pub use composite::{Composite, Layout};
 pub use dealt::Dealt;
 pub use linear::Linear;
-pub use meta::{
-    LABEL_AREA_BYTES, LABEL_BYTES, LABEL_NAME_BYTES_MAX, LABEL_ROWS_MAX, Label, LabelFault,
-    LabelFeatures, LabelImage, LabelPart,
-};
 pub use options::{ModuleOption, Options};
 pub use shape::{IdentityHash, common_geometry};
 pub use slice::Slice;

@@ -3,7 +3,7 @@
 
 mod fields;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use thinwire_volume::{HolderName, Identity, WriterRecord};
 
@@ -252,18 +252,20 @@ impl Label {
     }
 
     fn check_uuids(&self) -> Result<(), LabelFault> {
-        let named = || [&self.whole].into_iter().chain(self.parts.iter().map(|part| &part.uuid));
-        for (index, uuid) in named().enumerate() {
-            let field = if index == 0 { "whole" } else { "part" };
-            if *uuid == [0; 16] {
-                return Err(LabelFault::malformed(field, "is all zero"));
-            }
-            if named().take(index).any(|other| other == uuid) {
-                let why = format!("{} names two things", hex(uuid));
-                return Err(LabelFault::malformed(field, why));
-            }
+        let mut named: Vec<_> = self.parts.iter().map(|part| ("part", part.uuid)).collect();
+        named.push(("whole", self.whole));
+        named.sort_unstable_by_key(|(_, uuid)| *uuid);
+        let (field, least) = named[0];
+        if least == [0; 16] {
+            return Err(LabelFault::malformed(field, "is all zero"));
         }
-        Ok(())
+        match named.windows(2).find(|pair| pair[0].1 == pair[1].1) {
+            Some(pair) => {
+                let why = format!("{} names two things", hex(&pair[0].1));
+                Err(LabelFault::malformed("part", why))
+            }
+            None => Ok(()),
+        }
     }
 
     fn check_sizes(&self) -> Result<(), LabelFault> {

@@ -4,12 +4,17 @@
 //! the two copies of it that a part has, so that a crash at any moment leaves one.
 
 mod fault;
+mod finding;
 mod label;
+mod labels;
 
 use label::LABEL_VERSION;
+use labels::copy_of;
 
 pub use fault::LabelFault;
+pub use finding::{Finding, FoundLabel, LabelError};
 pub use label::{
     LABEL_AREA_BYTES, LABEL_BYTES, LABEL_NAME_BYTES_MAX, LABEL_ROWS_MAX, Label, LabelFeatures,
     LabelImage, LabelPart,
 };
+pub use labels::{LABEL_OFFSETS, LabelOutcome, Labels};

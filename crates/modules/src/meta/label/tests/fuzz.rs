@@ -31,7 +31,8 @@ fn edit(image: &mut LabelImage, choices: &mut Choices<'_>) {
         GENERATION,
         RESERVED,
     ];
-    match choices.below(4) {
+    match choices.below(5) {
+        3 => image[choices.of(&fields).range(0)].fill(0),
         // A number as programs get them wrong.
         0 => {
             let field = choices.of(&fields);
