@@ -219,7 +219,7 @@ class Attachment:
         self.run_dir = lab.path(run)
         self.face = {
             "nbd": ["--nbd", f"unix:{lab.path(name + '.sock')}"],
-            "block": ["--block"],
+            "block": ["--block=loop"],
             "file": ["--file", lab.path(name + ".file")],
         }[face]
         done = thinwire(lab, "attach", volume or uri(lab), *self.face, "--as", name, "--run-dir", self.run_dir, *extra,

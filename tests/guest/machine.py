@@ -15,6 +15,10 @@ TROUBLE = re.compile(r"I/O error|Remounting filesystem read-only|EXT4-fs error|J
                      r"[Oo]ut of memory|oom-kill|Kernel panic|\bBUG:|Call Trace|rcu_\w+ detected stalls|Oops")
 
 
+# So often a kernel is started again that ran into a breakpoint of its own.
+BREAKPOINTS_MAX = 3
+
+
 class Machine:
     """A guest on link 1 of a laboratory. `boot` are QEMU's arguments that say what it starts."""
 
@@ -39,10 +43,24 @@ class Machine:
         for number, path in enumerate(disks):
             argv += ["-drive", f"if=none,id=disk{number},format=raw,cache=none,file={path}",
                      "-device", f"virtio-blk-pci,drive=disk{number}"]
-        self.process = lab.start("switch", *argv, *boot, name=f"qemu-{name}")
+        self.argv = [*argv, *boot]
+        self.process = lab.start("switch", *self.argv, name=f"qemu-{name}")
         self.line = None
         self.address = address
         self.monitor = lab.path(name + ".monitor")
+
+    def begins(self):
+        """Waits until a kernel that was started directly is up. QEMU's software emulation of several processors now and then
+        executes the breakpoint with which a kernel patches itself as it begins: that is no fault of what is tried here, so it
+        is started again."""
+        for _ in range(BREAKPOINTS_MAX):
+            until("a kernel that is up, or gone", 120, lambda: "guest-init: up" in self.console or not self.process.running)
+            if "guest-init: up" in self.console or "Oops: int3" not in self.console:
+                break
+            print("      the emulator ran into a breakpoint while the kernel began: started again", flush=True)
+            os.rename(self.console_path, self.console_path + ".breakpoint")
+            self.process = self.lab.start("switch", *self.argv, name=f"qemu-{self.name}")
+        return self
 
     @property
     def console(self):

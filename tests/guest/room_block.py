@@ -1,5 +1,7 @@
 """Our initiator inside the guest: a device node over Thinwire's own protocol and over EBD."""
 
+import time
+
 import stage
 from harness import check
 from rooms import room
@@ -44,7 +46,8 @@ grep "mounted on /mnt" /tmp/said
 sleep 100 < /dev/ublkb1 &
 thinwire detach again 2> /tmp/said && fail "detached while it was open"
 grep "open in process $!" /tmp/said
-thinwire detach again --force
+thinwire detach again --force 2> /tmp/said
+grep "open in process $!" /tmp/said
 umount /mnt
 thinwire detach disk0
 [ $(left) = 0 ] || fail "not gone"
@@ -59,7 +62,26 @@ i=0; while [ $(left) != 0 ]; do sleep 0.1; i=$((i+1)); [ $i -lt 100 ] || fail "s
 device=$(attach --as disk0)
 fsck.ext4 -p $device || [ $? = 1 ]
 thinwire detach disk0
+big=$(thinwire attach memory:8G --block=ublk --as big)
+blkdiscard $big || fail "a long discard fails"
+[ "$(cat /sys/block/${{big#/dev/}}/queue/logical_block_size)" = 512 ] || fail "blocks"
+thinwire detach big
 echo "guest: all is gone"
+"""
+# As many requests as the device takes are with a target that does not answer.
+STUCK = """
+device=$(thinwire attach --insecure '{uri}' --block=ublk --as disk0)
+echo "guest: takes the target away"
+sleep 2
+i=0; while [ $i -lt 200 ]; do dd if=$device of=/dev/null bs=4k count=1 skip=$i iflag=direct 2> /dev/null & i=$((i+1)); done
+read -r go
+before=$(cut -d. -f1 /proc/uptime)
+thinwire detach disk0 --force
+wait
+took=$(($(cut -d. -f1 /proc/uptime) - before))
+echo "guest: gone after $took s"
+[ $took -lt 8 ]
+[ $(ls /sys/class/ublk-char | wc -l) = 0 ]
 """
 
 
@@ -71,6 +93,19 @@ def ublk_life(lab):
     guest = stage.guest(lab, work, (*stage.UBLK, *stage.EXT4), (stage.THINWIRE, stage.MKFS, stage.FSCK))
     guest.finishes(80)
     check("guest: all is gone" in guest.console, "the guest did not come to its end")
+
+
+@room(120)
+def ublk_stuck(lab):
+    """Force takes a device away at once, though all that it takes is with a target that does not answer."""
+    target = stage.target(lab, stage.sparse(lab, 256))
+    work = STUCK.format(uri=stage.OURS["native"]["uri"](lab))
+    guest = stage.guest(lab, work, stage.UBLK, [stage.THINWIRE])
+    guest.says("^guest: takes the target away", 60)
+    target.kill()
+    time.sleep(5)
+    guest.types("\n")
+    guest.finishes(60)
 
 
 @room(300)

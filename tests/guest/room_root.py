@@ -13,9 +13,9 @@ from rooms import room
 
 ATTACH = """
 echo 16384 > /proc/sys/vm/min_free_kbytes
-thinwire attach --insecure '{uri}' --block --as root --carries root > /run/device
+thinwire attach --insecure '{uri}' --block={way} --as root --carries root > /run/device
 echo "guest: the root is on $(cat /run/device)"
-[ "$(cat /run/device)" = /dev/loop0 ]
+[ "$(cat /run/device)" = {device} ]
 for process in /proc/[0-9]*; do
     [ "$(head -c 1 $process/cmdline)" != @ ] || echo "guest: carried at $(cut -d ' ' -f 40,41 $process/stat) $(cat $process/oom_score_adj)"
 done
@@ -24,15 +24,18 @@ done
 AOE = {"offers": (stage.AOE,), "uri": None}
 # Longest end of a Debian.
 SHUTDOWN_S = 30
-ROOTS = {"aoe": AOE, **stage.OURS}
+ROOTS = {"aoe": AOE, **stage.OURS, "ublk": {**stage.OURS["native"], "way": "ublk"}}
+# Where the root is, by the way in which our device is made, and what it takes.
+WAYS = {"loop": ("/dev/loop0", stage.BLOCK), "ublk": ("/dev/ublkb0", stage.UBLK)}
 
 
-def start(lab, image, offers, uri, append=""):
+def start(lab, image, offers, uri, way, append=""):
     """A target, and a guest that goes over to the root there."""
     target = stage.target(lab, image, *offers)
     if uri:
-        command = ATTACH.format(uri=uri(lab))
-        guest = stage.guest(lab, command, (*stage.BLOCK, *stage.EXT4), [stage.THINWIRE], root="/dev/loop0", append=append)
+        device, modules = WAYS[way]
+        command = ATTACH.format(uri=uri(lab), way=way, device=device)
+        guest = stage.guest(lab, command, (*modules, *stage.EXT4), [stage.THINWIRE], root=device, append=append)
     else:
         guest = stage.guest(lab, stage.AOE_WAIT, ("aoe", *stage.EXT4), root=stage.AOE_DEVICE, append=append)
     guest.says("guest-init: switching to", 120)
@@ -42,10 +45,10 @@ def start(lab, image, offers, uri, append=""):
     return target, guest
 
 
-def boot(lab, offers, uri):
+def boot(lab, offers, uri, way):
     """The same, of busybox, with somebody logged in."""
     image = disks.root(lab, stage.SYSTEM, stage.HELPER)
-    target, guest = start(lab, image, offers, uri)
+    target, guest = start(lab, image, offers, uri, way)
     guest.says("^root-init: the root is .* ext4 rw", 60)
     console.login(guest)
     return image, target, guest
@@ -60,18 +63,18 @@ def shut_down(image, target, guest):
 
 
 @room(300, each=ROOTS)
-def login(lab, offers, uri):
+def login(lab, offers, uri, way="loop"):
     """Root over each protocol: to a login, files written and read back, and a clean power-off."""
-    image, target, guest = boot(lab, offers, uri)
+    image, target, guest = boot(lab, offers, uri, way)
     console.enter(guest, "mkdir d; helper files make d 300 && helper files check d 300; echo all: $?", "^all: 0", 120)
     shut_down(image, target, guest)
 
 
 @room(400, each=ROOTS)
-def away(lab, offers, uri):
+def away(lab, offers, uri, way="loop"):
     """The target is out of reach for 30 s under a running root, and later killed and started again: the guest goes on, no
     error, nothing read-only."""
-    image, target, guest = boot(lab, offers, uri)
+    image, target, guest = boot(lab, offers, uri, way)
     # Who waits for the disk then is blocked for longer than what a guest complains of otherwise.
     guest.types("echo 120 > /proc/sys/kernel/hung_task_timeout_secs\n")
     guest.types("mkdir d; helper files make d 1000; echo made: $?\n")
@@ -93,10 +96,10 @@ def away(lab, offers, uri):
 
 
 @room(600, each=ROOTS)
-def systemd(lab, offers, uri):
+def systemd(lab, offers, uri, way="loop"):
     """A Debian with systemd: to a login, files written and read back, and `systemctl poweroff`, within 30 s and to the end."""
     image = debian.root(lab, stage.SYSTEM, stage.HELPER)
-    target, guest = start(lab, image, offers, uri, "systemd.show_status=1 fsck.mode=skip")
+    target, guest = start(lab, image, offers, uri, way, "systemd.show_status=1 fsck.mode=skip")
     console.login(guest, 300)
     console.enter(guest, "systemctl is-system-running --wait; echo it is up", "^it is up", 120)
     console.enter(guest, "mkdir d; helper files make d 300 && helper files check d 300; echo all: $?", "^all: 0", 120)

@@ -44,7 +44,7 @@ def server(lab):
 def guest(lab, command, modules=(), add=(), root="", append="", **options):
     """A guest that runs a command, or goes over to a root."""
     image = initramfs.build(SYSTEM, lab.path("initramfs"), command, modules, (HELPER, *add), root)
-    return Machine(lab, machine.kernel(SYSTEM, image, append), **options)
+    return Machine(lab, machine.kernel(SYSTEM, image, append), **options).begins()
 
 
 def clean(image, offset=0):

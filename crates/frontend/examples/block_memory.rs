@@ -63,8 +63,7 @@ fn serve(how: &str, place: PathBuf, bytes: u64) -> io::Result<()> {
         for refusal in prepare_process() {
             eprintln!("{refusal}");
         }
-        let choice = choose_block_backend(None)?;
-        eprintln!("{}", choice.why);
+        eprintln!("{}", choose_block_backend(None)?.why);
         let name = "block_memory".to_owned();
         for report in block::clean_stale(&place, &name)? {
             eprintln!("{report}");
@@ -78,7 +77,7 @@ fn serve(how: &str, place: PathBuf, bytes: u64) -> io::Result<()> {
             read_only: false,
             is_carrying: false,
         };
-        block::attach(choice.backend, config, pool)?
+        block::attach(None, config, pool)?
     };
     while face.ready().is_none() {
         face.turn(&mut volume)?;

@@ -68,7 +68,7 @@ pub trait Face {
     /// call again after each turn. An answer is given once, to the next call it is found out anew.
     fn busy(&mut self) -> Poll<Option<String>>;
 
-    /// Takes the face away: socket unlinked, mount and loop device gone. With `force` even though
+    /// Takes the face away: socket unlinked, mount and device gone. With `force` even though
     /// it is in use and without waiting for anything outstanding. Idempotent.
     ///
     /// Without `force` this may fail with [`io::ErrorKind::WouldBlock`]: closing has begun and needs

@@ -34,7 +34,7 @@ fn child() {
             read_only: words[3..].contains(&"ro"),
             is_carrying: false,
         };
-        let mut face = attach(BlockBackend::Loop, config, pool)?;
+        let mut face = attach(Some(BlockBackend::Loop), config, pool)?;
         println!("= serving");
         if words[3..].contains(&"deaf") {
             std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -123,7 +123,7 @@ fn odd_blocks_are_refused() {
         let error = Served::start(&[dir, bytes, block]).err().unwrap();
         assert!(error.contains("cannot have blocks"), "{error}");
     }
-    assert!(choose_block_backend(None).unwrap().why.contains("loop device"));
+    assert!(choose_block_backend(Some(BlockBackend::Loop)).unwrap().why.contains("loop device"));
 }
 
 #[test]

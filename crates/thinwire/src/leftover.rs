@@ -24,7 +24,7 @@ pub enum Leftover {
         /// Where it is.
         path: PathBuf,
     },
-    /// A loop device, and the file under it.
+    /// A block device: one of ublk, or a loop device and the file under it.
     Device {
         /// Where that file is mounted.
         run_dir: PathBuf,

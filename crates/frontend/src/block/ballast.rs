@@ -121,7 +121,7 @@ impl Marks {
             high += managed.min(number("high ")? + kept);
             has_any = true;
         }
-        let page = PAGE_BYTES as u64;
+        let page = rustix::param::page_size() as u64;
         has_any.then_some(Marks { low: low * page, high: high * page })
     }
 }

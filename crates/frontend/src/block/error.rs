@@ -23,9 +23,20 @@ pub enum BlockError {
     /// Data cannot be had by reads and writes.
     #[error("the kernel's ublk is too old, Linux 6.5 or later is needed")]
     OldUblk,
+    /// The driver did not do it.
+    #[error(
+        "ublk: {what}: {source}; look whether that is allowed here (root, the module's ublks_max, kernel.io_uring_disabled, in \
+         a container /dev/ublk-control and /dev/ublkc*), or say --block=loop"
+    )]
+    Ublk {
+        /// What was tried.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// The process may not.
     #[error(
-        "making a block device was not permitted ({what}); run as root (CAP_SYS_ADMIN), in a \
+        "making a loop device was not permitted ({what}); run as root (CAP_SYS_ADMIN), in a \
          container allow block devices of major 7, or use --nbd"
     )]
     NoPrivilege {
@@ -75,6 +86,11 @@ pub enum BlockError {
 }
 
 impl BlockError {
+    pub(crate) fn ublk(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| BlockError::Ublk { what, source }
+    }
+
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| match source.raw_os_error() {
@@ -96,7 +112,9 @@ impl From<BlockError> for io::Error {
             BlockError::NoPrivilege { .. } => io::ErrorKind::PermissionDenied,
             BlockError::NoneFree { .. } | BlockError::InUse(_) => io::ErrorKind::ResourceBusy,
             BlockError::BadBlock { .. } => io::ErrorKind::InvalidInput,
-            BlockError::System { ref source, .. } => source.kind(),
+            BlockError::System { ref source, .. } | BlockError::Ublk { ref source, .. } => {
+                source.kind()
+            }
             BlockError::KeeperGone(_) => io::ErrorKind::BrokenPipe,
         };
         io::Error::new(kind, error)

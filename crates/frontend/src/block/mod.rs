@@ -6,13 +6,15 @@
 //! And what both need:
 //!
 //! * `usage.rs`: who uses the device
-//! * `question.rs`: that it is asked on one turn and answered on a later one; `ticker.rs`: when a turn is due for that
+//! * `post.rs`: what is said to the thread that keeps the device; `ticker.rs`: when it is looked for answers; `question.rs`: what was asked
+//!   on one turn and is answered on a later one
 //! * `process.rs`: what a process that carries a disk owes to a machine short of memory; `ballast.rs`: what it throws off when
 //!   that machine stands still
 
 mod ballast;
 mod error;
 mod looped;
+mod post;
 mod process;
 mod question;
 mod ticker;
@@ -74,40 +76,36 @@ pub enum BlockBackend {
 /// # Errors
 /// What is missing, with the remedy.
 pub fn choose_block_backend(wanted: Option<BlockBackend>) -> Result<BlockChoice, BlockError> {
-    let choice = |backend, why: String| BlockChoice { backend, why };
-    match (wanted, ublk::check()) {
-        (Some(BlockBackend::Ublk), Err(e)) => Err(e),
-        (None | Some(BlockBackend::Ublk), Ok(())) => {
-            Ok(choice(BlockBackend::Ublk, "a device of ublk".to_owned()))
-        }
-        (Some(BlockBackend::Loop), _) => Ok(choice(
-            BlockBackend::Loop,
-            "a loop device over a FUSE file, as asked for".to_owned(),
-        )),
-        (None, Err(e)) => {
-            Ok(choice(BlockBackend::Loop, format!("a loop device over a FUSE file: {e}")))
-        }
+    let choice = |backend, why: String| Ok(BlockChoice { backend, why });
+    let on_loop = |why: &dyn std::fmt::Display| format!("a loop device over a FUSE file: {why}");
+    if wanted == Some(BlockBackend::Loop) {
+        return choice(BlockBackend::Loop, on_loop(&"as asked for"));
+    }
+    match ublk::check() {
+        Ok(()) => choice(BlockBackend::Ublk, "a device of ublk".to_owned()),
+        Err(e) if wanted.is_some() => Err(e),
+        Err(e) => choice(BlockBackend::Loop, on_loop(&e)),
     }
 }
 
-/// Whether an attachment of that name could have such a device now, as far as that can be told without making it.
+/// Whether an attachment of that name could have a device now, as far as that can be told without making it.
 ///
 /// # Errors
 /// As [`attach`].
-pub fn check(backend: BlockBackend, run_dir: &Path, name: &str) -> Result<(), BlockError> {
-    match backend {
-        BlockBackend::Ublk => ublk::check(),
+pub fn check(wanted: Option<BlockBackend>, run_dir: &Path, name: &str) -> Result<(), BlockError> {
+    match choose_block_backend(wanted)?.backend {
+        BlockBackend::Ublk => Ok(()),
         BlockBackend::Loop => LoopFace::check(run_dir, name),
     }
 }
 
-/// Begins to make the device, which takes a few turns: [`Face::ready`] tells when it is done, or why it cannot be. To be
-/// called on the thread that will turn the face.
+/// Begins to make the device as is `wanted`, which takes a few turns: [`Face::ready`] tells when it is done, or why it cannot
+/// be. If nothing is, and ublk does not do it, a loop device is taken. To be called on the thread that will turn the face.
 ///
 /// # Errors
 /// See [`BlockError`]; nothing is left behind then.
 pub fn attach(
-    backend: BlockBackend,
+    wanted: Option<BlockBackend>,
     config: BlockConfig,
     pool: Pool,
 ) -> Result<Box<dyn Face>, BlockError> {
@@ -118,11 +116,17 @@ pub fn attach(
     {
         return Err(BlockError::BadBlock { bytes, block_bytes });
     }
-    check(backend, &config.run_dir, &config.name)?;
-    Ok(match backend {
-        BlockBackend::Ublk => Box::new(UblkFace::attach(config, pool)?),
-        BlockBackend::Loop => Box::new(LoopFace::attach(config, pool)?),
-    })
+    let BlockChoice { backend, why } = choose_block_backend(wanted)?;
+    tracing::info!("{why}");
+    if backend == BlockBackend::Ublk {
+        match UblkFace::attach(config.clone(), pool.clone()) {
+            Ok(face) => return Ok(Box::new(face)),
+            Err(e) if wanted.is_some() => return Err(e),
+            Err(e) => tracing::warn!("a loop device over a FUSE file, since {e}"),
+        }
+    }
+    LoopFace::check(&config.run_dir, &config.name)?;
+    Ok(Box::new(LoopFace::attach(config, pool)?))
 }
 
 /// Takes away what a killed attachment of this name left of its block device. Says what was found, a line each; nothing

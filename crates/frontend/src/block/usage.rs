@@ -41,7 +41,10 @@ pub fn who_claims(node: &str, dev: &str) -> String {
         return format!("{node} is mounted on {}", point.display());
     }
     if let Ok(swaps) = fs::read_to_string("/proc/swaps")
-        && swaps.lines().any(|line| line.split_whitespace().next() == Some(node))
+        && swaps
+            .lines()
+            .filter_map(|line| line.split_whitespace().next())
+            .any(|at| is_on(Path::new(at), node))
     {
         return format!("{node} is used as swap");
     }
@@ -80,7 +83,7 @@ pub fn who_opened(node: &str) -> Option<String> {
         }
         let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
         // Links are read, never followed: what they lead to may not answer.
-        if files.flatten().any(|f| fs::read_link(f.path()).is_ok_and(|to| to == Path::new(node))) {
+        if files.flatten().any(|f| fs::read_link(f.path()).is_ok_and(|to| is_on(&to, node))) {
             return Some(format!("{node} is open in process {pid} ({name})"));
         }
     }
@@ -91,8 +94,17 @@ pub fn who_opened(node: &str) -> Option<String> {
 fn mounted_at(pid: &str, node: &str, dev: &str) -> Option<PathBuf> {
     let entries = mounts_of(pid).ok()?;
     // Some file systems (btrfs) have device numbers of their own; then the source tells.
-    let is_it = |m: &MountEntry| m.dev == dev || m.source == Path::new(node);
+    let is_it = |m: &MountEntry| m.dev == dev || is_on(&m.source, node);
     entries.into_iter().find(is_it).map(|m| m.point)
+}
+
+/// The device, or a partition of it.
+fn is_on(path: &Path, node: &str) -> bool {
+    let rest = path.to_str().and_then(|path| path.strip_prefix(node));
+    rest.is_some_and(|rest| {
+        let number = rest.strip_prefix('p').unwrap_or("");
+        rest.is_empty() || !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+    })
 }
 
 fn processes() -> impl Iterator<Item = String> {
@@ -129,6 +141,18 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let found = found.unwrap();
         assert!(found.contains(&format!("process {}", other.id())), "{found}");
+    }
+
+    #[test]
+    fn partitions_are_of_their_device() {
+        for (path, is) in [("", true), ("p1", true), ("p12", true), ("1", false), ("p", false)] {
+            assert_eq!(
+                is_on(Path::new(&format!("/dev/ublkb0{path}")), "/dev/ublkb0"),
+                is,
+                "{path}"
+            );
+        }
+        assert!(!is_on(Path::new("/dev/ublkb"), "/dev/ublkb0"));
     }
 
     #[test]

@@ -131,7 +131,7 @@ fn remote(
     let target = serve_in(lab, network, carrier, &bare, &flags, &prefix, &run_dir)?;
     let volume = device(network, protocol);
     let run_dir = lab.fresh_path("run");
-    let argv = words![lab.executable(), "attach", BARE, "--foreground", volume, "--block"];
+    let argv = words![lab.executable(), "attach", BARE, "--foreground", volume, "--block=loop"];
     let argv = [argv, words!["--run-dir", run_dir.display()]].concat();
     let mut attachment = network.start(Side::Initiator(1), &strs(&argv))?;
     let shown = lab.until("the attachment", PATIENCE, || {

@@ -72,7 +72,7 @@ impl<'l> FaceUser<'l> {
         argv.extend(words!["--run-dir", run_dir.display()]);
         match face {
             FaceKind::Nbd => argv.extend(words!["--nbd", format!("unix:{place}")]),
-            FaceKind::Block => argv.extend(words!["--block"]),
+            FaceKind::Block => argv.extend(words!["--block=loop"]),
             FaceKind::File => argv.extend(words!["--file", place]),
         }
         let mut attachment = network.start(Side::Initiator(1), &strs(&argv))?;

@@ -102,7 +102,7 @@ fn serve(dir: &Path) -> io::Result<()> {
         read_only: false,
         is_carrying: false,
     };
-    let mut face = block::attach(BlockBackend::Loop, config, pool)?;
+    let mut face = block::attach(Some(BlockBackend::Loop), config, pool)?;
     let stdin = io::stdin();
     let mut input = Vec::new();
     let end = Instant::now() + CHILD_LIFE;

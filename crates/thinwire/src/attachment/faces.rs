@@ -2,7 +2,7 @@
 
 use thinwire_buffer::{Pool, SegList};
 use thinwire_frontend::Face;
-use thinwire_frontend::block::{self, BlockConfig, choose_block_backend, prepare_process};
+use thinwire_frontend::block::{self, BlockConfig, prepare_process};
 use thinwire_frontend::fuse::{FuseConfig, FuseFace};
 use thinwire_frontend::nbd::{Listen, NbdConfig, NbdError, NbdFace, proto};
 
@@ -31,9 +31,9 @@ pub fn check_face(wanted: &Wanted, dir: &RunDir) -> Outcome {
     match &wanted.face {
         FaceSpec::Nbd(address) => NbdFace::check(&nbd_config(wanted, address)).map_err(nbd_failed),
         FaceSpec::File(path) => FuseFace::check(path).map_err(|e| failed(&e)),
-        FaceSpec::Block(way) => choose_block_backend(*way)
-            .and_then(|choice| block::check(choice.backend, dir.path(), &wanted.name))
-            .map_err(|e| failed(&e)),
+        FaceSpec::Block(way) => {
+            block::check(*way, dir.path(), &wanted.name).map_err(|e| failed(&e))
+        }
     }
 }
 
@@ -81,8 +81,6 @@ pub fn open_face(
         }
         FaceSpec::Block(way) => {
             carry_disk(&pool);
-            let choice = choose_block_backend(*way).map_err(|e| failed(&e))?;
-            tracing::info!("{}", choice.why);
             let config = BlockConfig {
                 run_dir: dir.path().to_owned(),
                 name: wanted.name.clone(),
@@ -92,7 +90,7 @@ pub fn open_face(
                 is_carrying: wanted.carries.is_some(),
                 read_only,
             };
-            block::attach(choice.backend, config, pool).map_err(|e| failed(&e))
+            block::attach(*way, config, pool).map_err(|e| failed(&e))
         }
     }
 }

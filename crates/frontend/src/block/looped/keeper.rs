@@ -13,10 +13,11 @@
 
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use super::super::error::BlockError;
+use super::super::post::Post;
 use super::super::usage::{claim_to_close, usage, who_claims, who_opened};
 use super::device::{LoopDevice, bind, dev_of, is_still_bound, node_of};
 
@@ -27,7 +28,7 @@ const RELEASE_WAIT: Duration = Duration::from_secs(5);
 const FORCED_WAIT: Duration = Duration::from_millis(500);
 
 /// What the keeper is told.
-enum Order {
+pub enum Order {
     /// Who uses the device? The number comes back in the answer.
     Usage(u64),
     /// Take over the file's new size.
@@ -63,61 +64,12 @@ pub struct Setup {
     pub read_only: bool,
 }
 
-/// The shard's end of the keeper. Dropping it makes the keeper let go of the device.
-pub struct Keeper {
-    orders: Sender<Order>,
-    answers: Receiver<Answer>,
-}
+/// The shard's end. Dropping it makes the keeper let go of the device.
+pub type Keeper = Post<Order, Answer>;
 
-impl Keeper {
-    /// Starts the thread, which begins by setting up the device.
-    pub fn start(setup: Setup) -> std::io::Result<Keeper> {
-        let (orders, inbox) = channel();
-        let (outbox, answers) = channel();
-        std::thread::Builder::new()
-            .name("loop keeper".to_owned())
-            .spawn(move || keep(&setup, &inbox, &outbox))?;
-        Ok(Keeper { orders, answers })
-    }
-
-    /// An answer, if there is one.
-    pub fn answer(&self) -> Result<Option<Answer>, TryRecvError> {
-        match self.answers.try_recv() {
-            Ok(answer) => Ok(Some(answer)),
-            Err(TryRecvError::Empty) => Ok(None),
-            Err(e) => Err(e),
-        }
-    }
-
-    /// Waits for an answer, at most until `deadline`. The caller serves nothing meanwhile.
-    pub fn answer_until(&self, deadline: Instant) -> Result<Answer, RecvTimeoutError> {
-        self.answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
-    }
-
-    /// Asks for the users; [`Answer::Usage`] follows, without I/O to the device.
-    pub fn ask_usage(&self, number: u64) {
-        self.order(Order::Usage(number));
-    }
-
-    /// Tells of a new size; [`Answer::Resized`] follows.
-    pub fn resize(&self) {
-        self.order(Order::Resize);
-    }
-
-    /// Begins an orderly close; [`Answer::Closed`] follows.
-    pub fn close(&self) {
-        self.order(Order::Close);
-    }
-
-    /// Begins a forced close; [`Answer::Forced`] follows.
-    pub fn force(&self) {
-        self.order(Order::Force);
-    }
-
-    fn order(&self, order: Order) {
-        // If it has ended, the missing answer will tell.
-        let _ = self.orders.send(order);
-    }
+/// Starts the thread, which begins by setting up the device.
+pub fn start(setup: Setup) -> std::io::Result<Keeper> {
+    Post::start("loop keeper", move |inbox, outbox| keep(&setup, inbox, outbox))
 }
 
 /// The thread's main function.

@@ -32,7 +32,7 @@ use super::{BlockConfig, disk_file};
 use crate::fuse::{FuseConfig, FuseFace};
 use crate::{FORCED_CLOSE_MAX, Face};
 use device::node_of;
-use keeper::{Answer, Keeper, Setup};
+use keeper::{Answer, Keeper, Order, Setup};
 
 /// How long the file may stay open after the device let go of it.
 const UNMOUNT_WAIT: Duration = Duration::from_secs(5);
@@ -123,7 +123,7 @@ impl LoopFace {
         let ballast = is_carrying.then(|| Ballast::take(Marks::read()?)).transpose();
         let ballast = ballast.map_err(BlockError::system("cannot take memory to throw off"))?;
         let ballast = ballast.flatten();
-        let keeper = Keeper::start(setup).map_err(BlockError::system("cannot start a thread"))?;
+        let keeper = keeper::start(setup).map_err(BlockError::system("cannot start a thread"))?;
         let mut face = LoopFace {
             fuse,
             keeper,
@@ -239,7 +239,7 @@ impl LoopFace {
                 if let Some(refusal) = self.refusal.take() {
                     return Err(refusal.into());
                 }
-                self.keeper.close();
+                self.keeper.order(Order::Close);
                 self.state = State::Closing;
                 Err(io::ErrorKind::WouldBlock.into())
             }
@@ -280,7 +280,7 @@ impl LoopFace {
         }
         if self.forced.is_none() {
             let unmounted = self.fuse.close(true);
-            self.keeper.force();
+            self.keeper.order(Order::Force);
             self.question.forget();
             self.forced = Some(Forced { since: Instant::now(), unmounted, let_go: false });
         }
@@ -334,7 +334,7 @@ impl Face for LoopFace {
         if bytes != self.bytes && matches!(self.state, State::Serving) && !self.resizing {
             self.bytes = bytes;
             self.resizing = true;
-            self.keeper.resize();
+            self.keeper.order(Order::Resize);
         }
         self.set_timer()?;
         Ok(progress)
@@ -347,7 +347,8 @@ impl Face for LoopFace {
             return Poll::Ready(None);
         }
         let (node, keeper) = (self.node(), &self.keeper);
-        let answer = self.question.ask(Instant::now(), &node, |number| keeper.ask_usage(number));
+        let answer =
+            self.question.ask(Instant::now(), &node, |number| keeper.order(Order::Usage(number)));
         match self.set_timer() {
             Ok(()) => answer,
             Err(e) => Poll::Ready(Some(format!("cannot find out who uses {node}: {e}"))),

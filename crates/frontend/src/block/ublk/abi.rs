@@ -33,7 +33,7 @@ pub mod control {
     pub const SET_PARAMS: u32 = of(BOTH, 0x08);
     /// What the driver can do: since Linux 6.5.
     pub const GET_FEATURES: u32 = of(READ, 0x13);
-    /// As [`DEL_DEV`], without waiting: since Linux 6.10.
+    /// As [`DEL_DEV`], without waiting: Linux 6.12 has it, 6.6 has not.
     pub const DEL_DEV_ASYNC: u32 = of(READ, 0x14);
     /// Tells a new size: since Linux 6.16.
     pub const UPDATE_SIZE: u32 = of(BOTH, 0x15);
@@ -84,7 +84,6 @@ pub struct ControlCommand {
 pub struct DeviceInfo {
     pub queues: u16,
     pub depth: u16,
-    /// See [`state`].
     pub state: u16,
     pub pad0: u16,
     pub io_bytes_max: u32,
@@ -96,12 +95,6 @@ pub struct DeviceInfo {
     /// The server's own: what the device is to it.
     pub mark: u64,
     pub reserved: [u64; 3],
-}
-
-/// States of a device.
-pub mod state {
-    /// Not shown: not yet, or no more.
-    pub const DEAD: u16 = 0;
 }
 
 /// `struct ublk_params`, with the first two kinds of parameters.

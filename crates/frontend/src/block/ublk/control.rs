@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
@@ -72,7 +73,7 @@ impl Control {
     /// Takes a new size over.
     ///
     /// # Errors
-    /// EOPNOTSUPP before Linux 6.16.
+    /// Before Linux 6.16.
     pub fn update_size(&mut self, device: u32, sectors: u64) -> io::Result<()> {
         self.plain(control::UPDATE_SIZE, device, sectors)
     }
@@ -82,13 +83,13 @@ impl Control {
         self.plain(control::STOP_DEV, device, 0)
     }
 
-    /// Takes it away as soon as nobody uses it, without waiting for that where the driver can do so.
+    /// Takes it away as soon as nobody uses it: without waiting for that where the driver can do so, else however long that takes.
     pub fn delete(&mut self, device: u32) -> io::Result<()> {
-        match self.plain(control::DEL_DEV_ASYNC, device, 0).map_err(|e| e.raw_os_error()) {
-            // An older one.
-            Err(Some(libc::EOPNOTSUPP | libc::EINVAL)) => self.plain(control::DEL_DEV, device, 0),
-            Err(Some(e)) => Err(io::Error::from_raw_os_error(e)),
-            _ => Ok(()),
+        match self.plain(control::DEL_DEV_ASYNC, device, 0) {
+            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Err(e),
+            // An older one, which calls a command that it does not know by various errors.
+            Err(_) => self.plain(control::DEL_DEV, device, 0),
+            Ok(()) => Ok(()),
         }
     }
 
@@ -129,6 +130,10 @@ impl Control {
             match self.ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
+                // Short of memory: nothing is lost.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 Err(e) => panic!("io_uring_enter on a ring of our own: {e}"),
             }
             if let Some(ended) = self.ring.completion().next() {
@@ -150,6 +155,12 @@ fn command(device: u32, memory: &mut [u8]) -> ControlCommand {
         value: 0,
         reserved: 0,
     }
+}
+
+/// Whether somebody serves a device, in whatever container.
+pub fn is_served(device: u32) -> bool {
+    let opened = File::options().read(true).write(true).open(format!("/dev/ublkc{device}"));
+    opened.is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY))
 }
 
 /// The numbers of all devices.

@@ -3,18 +3,18 @@
 //! timer.
 //!
 //! It needs no table of descriptors of its own, unlike that of a loop device: when the process dies, the driver fails what is
-//! outstanding as soon as the shard's thread is gone, and with that all waiting ends.
+//! outstanding, and with that all waiting ends; before Linux 6.15 up to half a minute later, if all requests were with us.
 
 use std::fs::{self, File};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, Sender};
 
 use super::super::error::BlockError;
-use super::super::usage::{claim, claim_to_close, usage, who_claims};
+use super::super::post::Post;
+use super::super::usage::{claim_to_close, usage};
 use super::control::Control;
 
 /// What the keeper is told.
-enum Order {
+pub enum Order {
     /// Who uses the device? The number comes back in the answer.
     Usage(u64),
     /// Take over a new size, in sectors.
@@ -37,72 +37,18 @@ pub enum Answer {
     Resized(Result<(), BlockError>),
     /// It is hidden, or why it stays.
     Stopped(Result<(), BlockError>),
-    /// It is hidden, and gone as soon as nobody uses it: the user that it waits for, if there is one.
+    /// It is hidden, and will be gone as soon as nobody uses it: the user that it waits for, if there is one. The last.
     Forced(Option<String>),
     /// It is gone, as soon as nobody uses it. The last.
     Deleted(Result<(), BlockError>),
 }
 
-/// The shard's end of the keeper. Dropping it makes the keeper hide the device and take it away.
-pub struct Keeper {
-    orders: Sender<Order>,
-    answers: Receiver<Answer>,
-}
+/// The shard's end. Dropping it makes the keeper hide the device and take it away.
+pub type Keeper = Post<Order, Answer>;
 
-impl Keeper {
-    /// Starts the thread, which begins by showing the device: its queue has to be served meanwhile.
-    pub fn start(control: Control, device: UblkDevice) -> std::io::Result<Keeper> {
-        let (orders, inbox) = channel();
-        let (outbox, answers) = channel();
-        std::thread::Builder::new()
-            .name("ublk keeper".to_owned())
-            .spawn(move || keep(control, &device, &inbox, &outbox))?;
-        Ok(Keeper { orders, answers })
-    }
-
-    /// An answer, if there is one.
-    pub fn answer(&self) -> Result<Option<Answer>, TryRecvError> {
-        match self.answers.try_recv() {
-            Ok(answer) => Ok(Some(answer)),
-            Err(TryRecvError::Empty) => Ok(None),
-            Err(e) => Err(e),
-        }
-    }
-
-    /// Waits for an answer, at most until `deadline`. The caller serves nothing meanwhile.
-    pub fn answer_until(&self, deadline: Instant) -> Result<Answer, RecvTimeoutError> {
-        self.answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
-    }
-
-    /// Asks for the users; [`Answer::Usage`] follows, without I/O to the device.
-    pub fn ask_usage(&self, number: u64) {
-        self.order(Order::Usage(number));
-    }
-
-    /// Tells of a new size; [`Answer::Resized`] follows.
-    pub fn resize(&self, sectors: u64) {
-        self.order(Order::Resize(sectors));
-    }
-
-    /// Begins an orderly close; [`Answer::Stopped`] follows.
-    pub fn close(&self) {
-        self.order(Order::Close);
-    }
-
-    /// Begins a forced close, whose queue is not served any more; [`Answer::Forced`] follows.
-    pub fn force(&self) {
-        self.order(Order::Force);
-    }
-
-    /// Ends: the queue is closed. [`Answer::Deleted`] follows.
-    pub fn delete(&self) {
-        self.order(Order::Delete);
-    }
-
-    fn order(&self, order: Order) {
-        // If it has ended, the missing answer will tell.
-        let _ = self.orders.send(order);
-    }
+/// Starts the thread, which begins by showing the device: its queue has to be served meanwhile.
+pub fn start(control: Control, device: UblkDevice) -> std::io::Result<Keeper> {
+    Post::start("ublk keeper", move |inbox, outbox| keep(control, &device, inbox, outbox))
 }
 
 /// A device that is made, by its number.
@@ -177,13 +123,11 @@ fn keep(
             Order::Close => Answer::Stopped(device.close(control)),
             Order::Force => {
                 // Who uses it is not to be seen afterwards.
-                let user = claim(&device.node())
-                    .err()
-                    .filter(|e| e.raw_os_error() == Some(libc::EBUSY))
-                    .map(|_| who_claims(&device.node(), &device.dev()));
+                let user = usage(&device.node(), &device.dev());
                 let _ = device.stop(control);
-                let _ = device.delete(control);
+                // What follows may wait for that user.
                 let _ = outbox.send(Answer::Forced(user));
+                let _ = device.delete(control);
                 return;
             }
             Order::Delete => {

@@ -20,7 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::RecvTimeoutError;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use thinwire_buffer::Pool;
 use thinwire_volume::{Geometry, Volume};
@@ -32,7 +32,7 @@ use super::ticker::Ticker;
 use crate::{FORCED_CLOSE_MAX, Face};
 use abi::{Basic, Discard, Parameters, attribute, feature, parameter};
 use control::Control;
-use keeper::{Answer, Keeper, UblkDevice};
+use keeper::{Answer, Keeper, Order, UblkDevice};
 use queue::Queue;
 use server::UblkServer;
 pub use stale::clean_stale;
@@ -43,6 +43,10 @@ const IO_BYTES_MAX: u32 = 512 << 10;
 /// Of a device that its machine depends on: so little that its process has touched memory for all of it before.
 const CARRIED_DEPTH: u16 = 16;
 const CARRIED_IO_BYTES_MAX: u32 = 16 << 10;
+/// How long what is left of a device may be in use once it is hidden.
+const DELETE_WAIT: Duration = Duration::from_secs(5);
+/// How often requests are refused while nobody turns the face.
+const REFUSE_EVERY: Duration = Duration::from_millis(5);
 const _: () = assert!(IO_BYTES_MAX as usize <= abi::IO_BYTES_MAX);
 
 /// Whether this kernel has a driver that will do, and it is for us.
@@ -56,10 +60,13 @@ pub fn check() -> Result<(), BlockError> {
 fn open() -> Result<Control, BlockError> {
     let mut control = match Control::open() {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(BlockError::NoUblk),
-        control => control.map_err(BlockError::system(format!("cannot open {}", control::PATH)))?,
+        control => control.map_err(BlockError::ublk(format!("cannot open {}", control::PATH)))?,
     };
     match control.features() {
         Ok(features) if features & feature::USER_COPY != 0 => Ok(control),
+        Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied) => {
+            Err(BlockError::ublk("cannot ask what the driver can do")(e))
+        }
         // A driver that cannot tell what it can do is older than what is needed.
         _ => Err(BlockError::OldUblk),
     }
@@ -73,8 +80,8 @@ enum State {
     Serving,
     /// The keeper writes back and hides it.
     Closing,
-    /// There is none any more; the keeper takes away what is left of it.
-    Deleting,
+    /// There is none any more; the keeper takes away what is left of it, if nobody has it open.
+    Deleting { since: Instant },
     /// There is no device and will be none.
     Failed { kind: io::ErrorKind, why: String },
     /// Everything is gone.
@@ -86,11 +93,13 @@ enum State {
 /// [`FORCED_CLOSE_MAX`] at most: nobody turns the face any more.
 pub struct UblkFace {
     server: UblkServer,
-    /// `None` once the device is hidden, or to be hidden by force: the driver fails what is outstanding then.
+    /// `None` once the device is hidden. Kept as long as that takes: the driver waits for answers.
     queue: Option<Queue>,
     device: UblkDevice,
     keeper: Keeper,
     state: State,
+    /// It has been shown.
+    is_shown: bool,
     ticker: Ticker,
     bytes: u64,
     resizing: bool,
@@ -117,16 +126,18 @@ impl UblkFace {
             false => (DEPTH, IO_BYTES_MAX.min(1 << geometry.io_bytes_max.ilog2())),
         };
         let mut control = open()?;
-        let made = control.add(depth, io_bytes_max, stale::mark_of(&run_dir, &name));
-        let info = made.map_err(BlockError::system("cannot make a device of ublk"))?;
+        let what = format!("cannot look at {}", run_dir.display());
+        let mark = stale::mark_of(&run_dir, &name).map_err(BlockError::system(what))?;
+        let made = control.add(depth, io_bytes_max, mark);
+        let info = made.map_err(BlockError::ublk("cannot make a device"))?;
         let device = UblkDevice { number: info.device, is_carrying };
         let parameters = parameters(&geometry, block_bytes, io_bytes_max, read_only);
         let prepared = control
             .set_parameters(device.number, parameters)
-            .map_err(BlockError::system(format!("cannot say what {} is like", device.node())))
+            .map_err(BlockError::ublk(format!("cannot say what {} is like", device.node())))
             .and_then(|()| {
                 let what = format!("cannot open the queue of {}", device.node());
-                Queue::open(device.number, depth).map_err(BlockError::system(what))
+                Queue::open(device.number, depth).map_err(BlockError::ublk(what))
             })
             .and_then(|queue| {
                 let ticker = Ticker::over(queue.as_fd());
@@ -139,14 +150,23 @@ impl UblkFace {
                 return Err(e);
             }
         };
-        let started = Keeper::start(control, device);
-        let keeper = started.map_err(BlockError::system("cannot start a thread"))?;
+        let keeper = match keeper::start(control, device) {
+            Ok(keeper) => keeper,
+            Err(e) => {
+                drop(queue);
+                if let Ok(mut control) = Control::open() {
+                    let _ = control.delete(device.number);
+                }
+                return Err(BlockError::system("cannot start a thread")(e));
+            }
+        };
         let mut face = UblkFace {
             server: UblkServer::new(depth, read_only, pool),
             queue: Some(queue),
             device,
             keeper,
             state: State::Starting,
+            is_shown: false,
             ticker,
             bytes: geometry.bytes,
             resizing: false,
@@ -171,8 +191,13 @@ impl UblkFace {
     }
 
     fn take_in(&mut self, answer: Answer) {
+        let is_last = matches!(answer, Answer::Forced(_) | Answer::Deleted(_));
+        if self.forced.is_some() && !is_last {
+            // What was asked before changes nothing any more.
+            return;
+        }
         match answer {
-            Answer::Ready(Ok(())) => self.state = State::Serving,
+            Answer::Ready(Ok(())) => (self.state, self.is_shown) = (State::Serving, true),
             Answer::Ready(Err(e)) => self.fail(e),
             Answer::Resized(outcome) => {
                 self.resizing = false;
@@ -185,8 +210,8 @@ impl UblkFace {
             }
             Answer::Stopped(Ok(())) => {
                 self.drop_queue();
-                self.keeper.delete();
-                self.state = State::Deleting;
+                self.keeper.order(Order::Delete);
+                self.state = State::Deleting { since: Instant::now() };
             }
             Answer::Stopped(Err(e)) => {
                 self.refusal = Some(e);
@@ -198,6 +223,7 @@ impl UblkFace {
                     format!("{user}; I/O fails there, and the device goes with its last user")
                 };
                 self.last_word = user.map(word);
+                self.drop_queue();
                 self.state = State::Closed;
             }
             Answer::Deleted(outcome) => {
@@ -217,11 +243,14 @@ impl UblkFace {
     /// The keeper ends by itself only after its last answer.
     fn keeper_gone(&mut self) {
         match self.state {
-            State::Starting | State::Serving if self.forced.is_none() => {
+            State::Starting | State::Serving | State::Closing if self.forced.is_none() => {
                 self.fail(BlockError::KeeperGone(self.device.node()));
             }
             State::Failed { .. } if self.forced.is_none() => {}
-            _ => self.state = State::Closed,
+            _ => {
+                self.drop_queue();
+                self.state = State::Closed;
+            }
         }
     }
 
@@ -234,7 +263,7 @@ impl UblkFace {
 
     /// The timer runs while an answer is awaited.
     fn set_timer(&mut self) -> io::Result<()> {
-        let waits = matches!(self.state, State::Starting | State::Closing | State::Deleting);
+        let waits = matches!(self.state, State::Starting | State::Closing | State::Deleting { .. });
         let is_over = matches!(self.state, State::Closed);
         self.ticker.set(!is_over && (waits || self.resizing || self.question.is_open()))
     }
@@ -243,7 +272,13 @@ impl UblkFace {
     fn close_step(&mut self) -> io::Result<()> {
         match &self.state {
             State::Closed => Ok(()),
-            State::Starting | State::Closing | State::Deleting => {
+            State::Deleting { since } if since.elapsed() >= DELETE_WAIT => {
+                // Everything is written; whoever still looks at the device has lost nothing.
+                tracing::warn!("{} is still open somewhere; leaving anyway", self.device.node());
+                self.state = State::Closed;
+                Ok(())
+            }
+            State::Starting | State::Closing | State::Deleting { .. } => {
                 Err(io::ErrorKind::WouldBlock.into())
             }
             State::Serving => {
@@ -251,7 +286,7 @@ impl UblkFace {
                 if let Some(refusal) = self.refusal.take() {
                     return Err(refusal.into());
                 }
-                self.keeper.close();
+                self.keeper.order(Order::Close);
                 self.state = State::Closing;
                 Err(io::ErrorKind::WouldBlock.into())
             }
@@ -265,13 +300,16 @@ impl UblkFace {
             return Ok(());
         }
         if self.forced.is_none() {
-            self.drop_queue();
             self.question.forget();
-            self.keeper.force();
+            self.keeper.order(Order::Force);
             (self.forced, self.state) = (Some(Instant::now()), State::Closing);
         }
-        // The face is not turned any more: the next call is when the timer says.
+        // The face is not turned any more: the next call is when the timer says, or a request comes.
         self.ticker.take();
+        if let Some(queue) = &mut self.queue {
+            // The driver waits for each of them, and closing the queue would not do before Linux 6.15.
+            self.server.refuse_all(queue);
+        }
         self.hear();
         self.set_timer()?;
         match self.state {
@@ -314,14 +352,22 @@ impl Face for UblkFace {
         if bytes != self.bytes && is_serving && !self.resizing {
             self.bytes = bytes;
             self.resizing = true;
-            self.keeper.resize(bytes / 512);
+            self.keeper.order(Order::Resize(bytes / 512));
         }
         self.set_timer()?;
-        if is_serving && self.queue.as_ref().is_some_and(Queue::is_stopped) {
-            return Err(io::Error::new(
-                io::ErrorKind::NotConnected,
-                format!("{} was taken away by somebody else", self.path()),
-            ));
+        let stopped = self.queue.as_ref().and_then(Queue::stopped);
+        match (&self.state, stopped) {
+            (State::Starting, Some(e)) => {
+                self.fail(BlockError::ublk(format!("cannot serve {}", self.path()))(e));
+                progress = true;
+            }
+            (State::Serving, Some(_)) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::NotConnected,
+                    format!("{} was taken away by somebody else", self.path()),
+                ));
+            }
+            _ => {}
         }
         Ok(progress)
     }
@@ -330,10 +376,15 @@ impl Face for UblkFace {
         self.hear();
         if !matches!(self.state, State::Serving) {
             self.question.forget();
-            return Poll::Ready(None);
+            return Poll::Ready(match &self.state {
+                // Nobody can tell any more who uses it.
+                State::Failed { why, .. } if self.is_shown => Some(why.clone()),
+                _ => None,
+            });
         }
         let (node, keeper) = (self.device.node(), &self.keeper);
-        let answer = self.question.ask(Instant::now(), &node, |number| keeper.ask_usage(number));
+        let answer =
+            self.question.ask(Instant::now(), &node, |number| keeper.order(Order::Usage(number)));
         match self.set_timer() {
             Ok(()) => answer,
             Err(e) => Poll::Ready(Some(format!("cannot find out who uses {node}: {e}"))),
@@ -361,9 +412,11 @@ impl Drop for UblkFace {
         while let Some(since) = self.forced
             && !matches!(self.state, State::Closed)
         {
-            match self.keeper.answer_until(since + FORCED_CLOSE_MAX) {
+            let end = since + FORCED_CLOSE_MAX;
+            match self.keeper.answer_until(end.min(Instant::now() + REFUSE_EVERY)) {
                 Ok(answer) => self.take_in(answer),
                 Err(RecvTimeoutError::Disconnected) => self.keeper_gone(),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < end => {}
                 Err(RecvTimeoutError::Timeout) => {
                     tracing::warn!("{} takes its time to go", self.device.node());
                     return;

@@ -27,8 +27,8 @@ pub struct Queue {
     ring: IoUring,
     file: File,
     descriptors: Descriptors,
-    /// The driver has given a tag back without a request.
-    is_stopped: bool,
+    /// The driver has given a tag back without a request: why, as errno.
+    stopped: Option<i32>,
 }
 
 impl Queue {
@@ -37,7 +37,7 @@ impl Queue {
         let file = File::options().read(true).write(true).open(node_of(device))?;
         let descriptors = Descriptors::map(&file, depth)?;
         let ring = IoUring::builder().build(depth.into())?;
-        let mut queue = Queue { ring, file, descriptors, is_stopped: false };
+        let mut queue = Queue { ring, file, descriptors, stopped: None };
         (0..depth).for_each(|tag| queue.push(queue::FETCH, tag, 0));
         match queue.send() {
             true => Ok(queue),
@@ -45,9 +45,9 @@ impl Queue {
         }
     }
 
-    /// The device is stopped: nothing more comes.
-    pub fn is_stopped(&self) -> bool {
-        self.is_stopped
+    /// Nothing more comes: the device is stopped, or was never served.
+    pub fn stopped(&self) -> Option<io::Error> {
+        self.stopped.map(io::Error::from_raw_os_error)
     }
 
     fn push(&mut self, number: u32, tag: u16, result: i32) {
@@ -69,7 +69,7 @@ impl Requests for Queue {
             if ended.result() == 0 {
                 return Some((tag, self.descriptors.read(tag)));
             }
-            self.is_stopped = true;
+            self.stopped = Some(-ended.result());
         }
     }
 

@@ -173,9 +173,27 @@ impl UblkServer {
                     Err(_) => -libc::EIO,
                 }
             }
-            Ok(()) => pending.bytes as i32,
+            Ok(()) if pending.op == Op::Write => pending.bytes as i32,
+            // Of all others nothing is counted, and they may be longer than a positive number says.
+            Ok(()) => 0,
         };
         requests.answer(tag, result);
+    }
+
+    /// Fails what the volume works on, whose completions nobody looks at any more, and whatever comes: the device is to go,
+    /// and that waits for each of them.
+    pub fn refuse_all(&mut self, requests: &mut impl Requests) {
+        self.done.clear();
+        for (tag, pending) in (0..).zip(&mut self.pending) {
+            if pending.take().is_some() {
+                requests.answer(tag, -libc::EIO);
+            }
+        }
+        requests.send();
+        while let Some((tag, _)) = requests.take() {
+            requests.answer(tag, -libc::EIO);
+        }
+        requests.send();
     }
 }
 

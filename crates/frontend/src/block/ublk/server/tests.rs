@@ -98,7 +98,7 @@ fn what_was_written_is_read_and_nothing_is_allocated_for_it() {
     }
     assert_eq!(one(&mut server, &mut volume, (op::FLUSH, 0), (0, 0), None).0, 0);
     let zeroed = one(&mut server, &mut volume, (op::WRITE_ZEROES, flag::NO_UNMAP), (8, 1), None);
-    assert_eq!(zeroed.0, 512);
+    assert_eq!(zeroed.0, 0);
     let (_, pages) = one(&mut server, &mut volume, (op::READ, 0), (8, 2), None);
     assert_eq!(pages, [[0; 512], [19; 512]].concat());
 }
@@ -173,7 +173,7 @@ fn requests_go_down_as_they_are_and_errors_come_back() {
     kernel.ask(6, op::FLUSH, 0, 0, 0);
     puppet.succeed(&told[1]);
     settle(&mut server, &mut puppet, &mut kernel);
-    assert_eq!(kernel.answers, BTreeMap::from([(4, 4096)]));
+    assert_eq!(kernel.answers, BTreeMap::from([(4, 0)]));
     puppet.succeed(&puppet.take_one());
     settle(&mut server, &mut puppet, &mut kernel);
     assert_eq!(kernel.answers.len(), 2);
@@ -190,4 +190,47 @@ fn a_turn_is_bounded() {
     assert!(kernel.answers.len() < 32, "{}", kernel.answers.len());
     settle(&mut server, &mut volume, &mut kernel);
     assert_eq!(kernel.answers.len(), 128);
+}
+
+/// The number that answers a request has a sign.
+#[test]
+fn what_is_longer_than_an_answer_can_say_succeeds() {
+    let geometry = Geometry { bytes: 1 << 40, ..Puppet::GEOMETRY };
+    let pool = Pool::new(16 << 20);
+    let (mut server, mut puppet) = (UblkServer::new(8, false, pool), Puppet::new(1, geometry));
+    let mut kernel = Kernel::default();
+    for (tag, op) in [(0, op::DISCARD), (1, op::WRITE_ZEROES)] {
+        let descriptor = Descriptor {
+            op_flags: op.into(),
+            sectors: u32::MAX / 512 - 7,
+            ..Descriptor::default()
+        };
+        kernel.asked.push_back((tag, descriptor));
+    }
+    settle(&mut server, &mut puppet, &mut kernel);
+    puppet.take().iter().for_each(|io| puppet.succeed(io));
+    settle(&mut server, &mut puppet, &mut kernel);
+    assert_eq!(kernel.answers, BTreeMap::from([(0, 0), (1, 0)]));
+}
+
+/// A device that is taken away by force waits for the answer to each request, and for those that come then.
+#[test]
+fn what_is_refused_is_answered_once() {
+    let geometry = Geometry { bytes: 1 << 30, ..Puppet::GEOMETRY };
+    let pool = Pool::new(16 << 20);
+    let (mut server, mut puppet) = (UblkServer::new(2, false, pool), Puppet::new(1, geometry));
+    let mut kernel = Kernel::default();
+    kernel.ask(0, op::READ, 0, 0, 8);
+    kernel.ask(1, op::READ, 0, 8, 8);
+    settle(&mut server, &mut puppet, &mut kernel);
+    let told = puppet.take();
+    puppet.succeed(&told[0]);
+    server.refuse_all(&mut kernel);
+    let all = BTreeMap::from([(0, -libc::EIO), (1, -libc::EIO)]);
+    assert_eq!(kernel.answers, all);
+    kernel.answers.clear();
+    kernel.ask(1, op::WRITE, 0, 8, 8);
+    server.refuse_all(&mut kernel);
+    assert_eq!(kernel.answers, BTreeMap::from([(1, -libc::EIO)]));
+    assert!(puppet.take().is_empty(), "nothing goes down any more");
 }
