@@ -1,5 +1,6 @@
 """Volumes made of volumes: attached, exported by a gateway, copied and benched alike."""
 
+import json
 import os
 import time
 
@@ -249,6 +250,66 @@ def stripe(lab):
         check(file.read() == whole[64 << 10:(64 << 10) + (1 << 20)], "the slice of the stripe is another")
     refused(lab, "bench", f"linear:[slice:[{uris[0]}]?size=1M,slice:[{uris[0]}]?offset=1M]", "--runtime", "1",
             says=["a part only once", "slices"])
+
+
+@test(seconds=90)
+def labels(lab):
+    """A stripe over two targets whose parts have labels: made once, found in any order and under other names, and refused
+    when a part is missing, a copy, another's or was overwritten."""
+    leaves(lab)
+    uris = [uri(lab, leg, over="raw", node=node) for leg, node in zip("ac", ("node1", "node2"))]
+    local, run_dir = image(lab, "local.img", LEAF_MIB), ("--run-dir", lab.path("run"))
+
+    def describe(children, more=""):
+        with open(lab.path("pool.toml"), "w", encoding="utf-8") as file:
+            children = ", ".join(f'"{child}"' for child in children)
+            file.write(f'[[volume]]\nname = "wide"\nkind = "stripe"\nlabels = true\n{more}children = [{children}]\n')
+        return lab.path("pool.toml") + "#wide"
+
+    def copied(volume):
+        thinwire(lab, "copy", volume, lab.path("out.img"), *run_dir)
+        with open(lab.path("out.img"), "rb") as file:
+            return file.read()
+
+    volume = describe([*uris, local])
+    refused(lab, "copy", volume, lab.path("out.img"), *run_dir, says=["has no label"])
+    made = thinwire(lab, "volume", "create", volume, *run_dir).stdout
+    bytes_each = (LEAF_MIB - 1) << 20
+    check(f"{3 * bytes_each} bytes" in made and "use it as" in made, made)
+    refused(lab, "volume", "create", volume, *run_dir, says=['part 0 (counted from 0) of "wide"', "--force"])
+    whole, source = os.urandom(3 * bytes_each), lab.path("source.img")
+    with open(source, "wb") as file:
+        file.write(whole)
+    thinwire(lab, "copy", source, volume, "--verify", *run_dir)
+    with open(local, "rb") as file:
+        file.seek(1 << 20)
+        check(file.read(64 << 10) == whole[128 << 10:192 << 10], "the third chunk is where the third part's data starts")
+    # In another order, and under another name.
+    moved = lab.path("moved.img")
+    os.rename(local, moved)
+    volume = describe([moved, uris[1], uris[0]])
+    check(copied(volume) == whole, "the order of the description does not matter")
+    found = json.loads(thinwire(lab, "volume", "assemble", uris[1], moved, uris[0], "--json", *run_dir).stdout)
+    parts = found["volumes"][0]["parts"]
+    check([part.rpartition("/")[2].split("?")[0] for part in parts] == ["a", "c", "moved.img"], f"{found}")
+    dumped = json.loads(thinwire(lab, "volume", "dump", moved, "--json", *run_dir).stdout)
+    check(dumped["parts"][0]["label"]["role"] == 2 and dumped["parts"][0]["label"]["is_content"], f"{dumped}")
+    # What makes no whole.
+    refused(lab, "copy", describe([moved, uris[0]]), lab.path("out.img"), *run_dir, says=["part 1 (counted from 0)"])
+    refused(lab, "copy", describe([moved, *uris], "chunk = 131072\n"), lab.path("out.img"), *run_dir,
+            says=["described by", "chunk = 131072"])
+    run("cp", "-a", moved, lab.path("twin.img"))
+    refused(lab, "copy", describe([moved, lab.path("twin.img"), *uris]), lab.path("out.img"), *run_dir, says=["same volume|both say"])
+    run("cp", moved, lab.path("copy.img"))
+    refused(lab, "copy", describe([lab.path("copy.img"), *uris]), lab.path("out.img"), *run_dir, says=["another volume than"])
+    run("mkfs.ext4", "-q", "-F", moved)
+    refused(lab, "copy", describe([moved, *uris]), lab.path("out.img"), *run_dir, says=["no label|label"])
+    fresh = image(lab, "fresh.img", LEAF_MIB)
+    run("mkfs.ext4", "-q", "-F", fresh)
+    refused(lab, "volume", "create", describe([fresh]), *run_dir, says=["ext2, ext3 or ext4", "--force"])
+    told = thinwire(lab, "volume", "create", describe([fresh]), "--force", *run_dir).stderr
+    check("held ext2, ext3 or ext4" in told, told)
+    check(copied(describe([fresh])).__len__() == bytes_each, "it is one now")
 
 
 @test(seconds=60)

@@ -41,6 +41,7 @@ pub mod host;
 pub mod identity;
 mod kept;
 pub mod keys;
+mod labelled;
 mod last_resort;
 pub mod leftover;
 pub mod limits;
@@ -109,6 +110,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Status(args) => commands::status::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Copy(args) => commands::copy::run(&args),
+        Command::Volume(args) => commands::volume::run(&args),
         Command::Caretaker(args) => caretaker::run(&args),
         Command::Completions { shell } => commands::papers::completions(shell),
         Command::Man { folder } => commands::papers::man(folder.as_deref()),

@@ -88,7 +88,8 @@ pub struct Interrupt<'a> {
 }
 
 impl Interrupt<'_> {
-    fn has_come(&self) -> bool {
+    /// It has.
+    pub(crate) fn has_come(&self) -> bool {
         self.signals.is_some_and(|signals| signals.take().is_some())
             || self.stop.is_some_and(is_readable)
     }

@@ -25,6 +25,7 @@ use crate::ebd::EbdLeaf;
 use crate::error::{Failure, Outcome};
 use crate::health;
 use crate::host::Host;
+use crate::labelled::open_whole;
 use crate::local::LocalLeaf;
 use crate::network::{Interrupt, NetworkLeaf};
 use crate::open::{Ending, OnRecord, OpenVolume, Unheard, VolumeHealth, VolumeOptions, Wait};
@@ -118,6 +119,7 @@ impl Tree {
         let mut leaves = Vec::new();
         let mut ports = Vec::new();
         let mut grants = Grants::new(options, &disk_options);
+        let stop = disk_options.stop.clone();
         let opened = Self::open_leaves(
             host,
             spec,
@@ -126,7 +128,10 @@ impl Tree {
             signals,
             (&mut leaves, &mut grants),
         )
-        .and_then(|()| build(spec, &mut leaves.iter(), &mut ports));
+        .and_then(|()| {
+            let interrupt = Interrupt { signals, stop: stop.as_deref() };
+            build((host, &interrupt), spec, &mut leaves.iter(), &mut ports)
+        });
         match opened {
             Ok(volume) => {
                 grants.keep(&leaves);
@@ -255,13 +260,21 @@ impl Tree {
 
 /// Puts the volumes on their leaves, which are taken in order.
 fn build(
+    by: (&Host, &Interrupt<'_>),
     spec: &VolumeSpec,
     leaves: &mut std::slice::Iter<'_, Leaf>,
     ports: &mut Vec<usize>,
 ) -> Outcome<Root> {
-    if let VolumeSpec::Over { module, options, children, .. } = spec {
-        let built = children.iter().map(|child| build(child, leaves, ports).map(Root::boxed));
+    if let VolumeSpec::Over { module, options, children, labels, .. } = spec {
+        let built = children.iter().map(|child| build(by, child, leaves, ports).map(Root::boxed));
         let built: Outcome<Vec<_>> = built.collect();
+        if *labels {
+            let (host, interrupt) = by;
+            let opened = open_whole(host, (module, options), children, built?, interrupt);
+            return opened
+                .map(Root::Other)
+                .map_err(|e| e.context(format_args!("cannot open {spec}")));
+        }
         return module.open(built?, options).map(Root::Other).map_err(|e| {
             let e = match e.child {
                 // As the user calls it, not as the module does.

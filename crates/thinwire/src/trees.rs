@@ -61,6 +61,7 @@ struct Described {
     name: String,
     module: &'static Module,
     options: Options,
+    labels: bool,
     /// Each as written, and where.
     children: Vec<(String, String)>,
     /// Where it begins, and where its list of children does.
@@ -212,6 +213,7 @@ impl Trees {
             name: name.get_ref().clone(),
             module,
             options,
+            labels: volume.get_ref().labels.unwrap_or(false),
             children: children.get_ref().iter().map(placed).collect(),
             places: [volume.span(), children.span()].map(|span| file.place(span)),
             folder: file.folder().to_owned(),
@@ -258,7 +260,8 @@ impl Trees {
         let count = module.check_count(children.len());
         count.map_err(|e| format!("{}: {e}", volume.places[1]))?;
         let places = volume.children.iter().map(|(_, place)| place.clone()).collect();
-        Ok(VolumeSpec::Over { module, options, children, places, node: Some(node) })
+        let (labels, node) = (volume.labels, Some(node));
+        Ok(VolumeSpec::Over { module, options, children, places, labels, node })
     }
 
     /// A word that looks like a name is one, unless it is that of a file.

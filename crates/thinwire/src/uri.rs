@@ -59,6 +59,8 @@ pub enum VolumeSpec {
         children: Vec<VolumeSpec>,
         /// Where a file names each of them (`FILE:LINE`); none if a list does.
         places: Vec<String>,
+        /// They have labels, which say in which order they are.
+        labels: bool,
     },
 }
 
@@ -193,7 +195,8 @@ fn parse_over(
     let children: Vec<VolumeSpec> = children.collect::<Result<_, _>>()?;
     scope.ascend();
     module.check_count(children.len()).map_err(|e| ParseError::new(text, e.to_string()))?;
-    Ok(VolumeSpec::Over { node: None, module, options, children, places: Vec::new() })
+    let (places, labels) = (Vec::new(), false);
+    Ok(VolumeSpec::Over { node: None, module, options, children, places, labels })
 }
 
 /// All kinds of volumes but paths, for those who named another.

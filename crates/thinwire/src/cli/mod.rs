@@ -6,6 +6,7 @@ mod keys;
 mod nbd;
 mod privileges;
 mod reload;
+mod volume;
 mod wire;
 
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ pub use keys::{KeyAction, KeyArgs, SecurityArgs};
 pub use nbd::{NbdDoorArgs, Tls};
 pub use privileges::{CaretakerArgs, PrivilegeArgs};
 pub use reload::ReloadArgs;
+pub use volume::{VolumeAction, VolumeArgs, VolumeCommon};
 pub use wire::{CompletionPath, OnOff, Receive, Submission, WireArgs};
 
 const ABOUT: &str = "A disk across the switch, straight over Ethernet frames, in user space";
@@ -112,6 +114,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Copy one volume to another
     Copy(CopyArgs),
+    /// Make volumes of volumes whose parts know what they belong to
+    Volume(VolumeArgs),
     /// Takes away what a target leaves in its run directory that may not do that itself; a target starts it
     #[command(hide = true)]
     Caretaker(CaretakerArgs),
@@ -326,8 +330,8 @@ pub struct AttachArgs {
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// Make a block device node: by ublk where the kernel has it (6.5 and later), else a loop device over FUSE;
-    /// `--block=ublk` or `--block=loop` has it one way
-    #[arg(long, value_name = "ublk|loop", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    /// `--block=ublk` or `--block=loop` has it one way, `--block=best` is as `--block`
+    #[arg(long, value_name = "ublk|loop|best", num_args = 0..=1, require_equals = true, default_missing_value = "best")]
     pub block: Option<BlockWay>,
     /// The machine depends on this disk: `swap` on it, or its `root` file system. Demands what that takes (locked
     /// memory, real-time priority, an OOM score of -1000, PR_SET_IO_FLUSHER, and vm.min_free_kbytes of at least
@@ -391,10 +395,10 @@ impl std::str::FromStr for BlockWay {
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
         match text {
-            "" => Ok(BlockWay(None)),
+            "best" => Ok(BlockWay(None)),
             "ublk" => Ok(BlockWay(Some(BlockBackend::Ublk))),
             "loop" => Ok(BlockWay(Some(BlockBackend::Loop))),
-            _ => Err(ParseError::new(text, "it is `ublk` or `loop`")),
+            _ => Err(ParseError::new(text, "it is `ublk`, `loop` or `best`")),
         }
     }
 }

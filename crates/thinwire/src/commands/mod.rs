@@ -12,3 +12,4 @@ pub mod papers;
 pub mod reload;
 pub mod status;
 pub mod target;
+pub mod volume;

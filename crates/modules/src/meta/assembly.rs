@@ -1,0 +1,304 @@
+//! From parts to a whole: labels for those that are to be one ([`label_parts`]), and whether those that were found
+//! make one, and in which order ([`assemble`]). Pure: whoever calls has read the labels, and opens the module.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use thinwire_volume::Identity;
+
+use super::label::hex;
+use super::{Finding, LABEL_AREA_BYTES, Label, LabelError, LabelFault, LabelPart};
+use crate::{Module, Options};
+
+/// Data ends at a multiple of this, in bytes, on parts of any size: at a block of any size that volumes have.
+const DATA_ALIGN_BYTES: u64 = 4096;
+
+/// A volume that is to be a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewPart {
+    /// What it will be called: drawn by whoever calls, not zero.
+    pub uuid: [u8; 16],
+    /// What it is now.
+    pub content: Identity,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+impl NewPart {
+    /// How much of it is for data, in bytes; 0 if labels leave nothing.
+    pub fn data_bytes(&self) -> u64 {
+        let rest = self.bytes.saturating_sub(LABEL_AREA_BYTES);
+        rest / DATA_ALIGN_BYTES * DATA_ALIGN_BYTES
+    }
+}
+
+/// What a whole is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct NewWhole<'a> {
+    /// What people call it.
+    pub name: &'a str,
+    /// What programs do: drawn by whoever calls, not zero.
+    pub uuid: [u8; 16],
+    /// The module that it is.
+    pub module: &'static Module,
+    /// What that is told.
+    pub options: &'a Options,
+    /// What the module makes of the data of all parts.
+    pub bytes: u64,
+}
+
+/// The labels of parts that are to be a whole, in their order. [`Labels::write`](super::Labels::write) sets the generation.
+///
+/// # Errors
+/// One of them would say what cannot be: a name that is too long, more parts than there is room for, one without data.
+pub fn label_parts(whole: &NewWhole<'_>, parts: &[NewPart]) -> Result<Vec<Label>, LabelFault> {
+    if let Err(error) = whole.module.check_count(parts.len()) {
+        return Err(LabelFault::malformed("parts", format!("is {}, and {error}", parts.len())));
+    }
+    let rows: Vec<_> =
+        parts.iter().map(|part| LabelPart { uuid: part.uuid, bytes: part.data_bytes() }).collect();
+    let label = |(role, part): (usize, &NewPart)| {
+        let label = Label {
+            generation: 1,
+            features: Default::default(),
+            module: whole.module,
+            options: whole.options.clone(),
+            whole: whole.uuid,
+            name: whole.name.to_owned(),
+            whole_bytes: whole.bytes,
+            parts: rows.clone(),
+            role: role as u16,
+            data_start: LABEL_AREA_BYTES,
+            opening: [0; 16],
+            content: part.content,
+            writer: None,
+        };
+        label.encode().map(|_| label)
+    };
+    parts.iter().enumerate().map(label).collect()
+}
+
+/// What was found in a place where a part may be.
+#[derive(Clone, Debug)]
+pub struct SeenPart {
+    /// What its labels say.
+    pub found: Result<Finding, LabelError>,
+    /// What it is now.
+    pub content: Identity,
+}
+
+/// A whole that all parts were found of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assembly {
+    /// The module that it is.
+    pub module: &'static Module,
+    /// What that is told.
+    pub options: Options,
+    /// What people call it.
+    pub name: String,
+    /// What programs do.
+    pub uuid: [u8; 16],
+    /// Its bytes, as it was told last.
+    pub bytes: u64,
+    /// Its parts, in the order in which the module takes them.
+    pub parts: Vec<FoundPart>,
+}
+
+/// Where a part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundPart {
+    /// In which of the places that were looked at, counted from 0.
+    pub place: usize,
+    /// Where its data starts there, in bytes.
+    pub data_start: u64,
+    /// Bytes of data.
+    pub data_bytes: u64,
+}
+
+/// Why places make no whole. Places are counted from 0, in the order in which they were given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AssemblyError {
+    /// There is no place to look at.
+    Nothing,
+    /// One has no label that can be gone by.
+    Label {
+        /// The place that has none.
+        place: usize,
+        /// Why.
+        error: LabelError,
+    },
+    /// One was never labelled, while others were or were not.
+    Blank {
+        /// The place that was not.
+        place: usize,
+        /// Another that was.
+        labelled: Option<(usize, String)>,
+    },
+    /// Two are parts of different wholes.
+    OtherWhole {
+        /// Which two.
+        places: [usize; 2],
+        /// What their wholes are called.
+        names: [String; 2],
+    },
+    /// Two say that they are the same part: one was copied. Neither is used (rule 17).
+    Twins {
+        /// Which two.
+        places: [usize; 2],
+        /// The part that both say they are.
+        uuid: [u8; 16],
+    },
+    /// Two parts of one whole say different things of it: one was away while that changed, or is an old copy (rule 25).
+    Differ {
+        /// Which two.
+        places: [usize; 2],
+        /// In what.
+        field: &'static str,
+    },
+    /// One holds another content than when it was labelled (rule 16).
+    OtherContent {
+        /// The place that holds it.
+        place: usize,
+    },
+    /// Parts were not found.
+    Missing {
+        /// Of this whole.
+        name: String,
+        /// Which of them, and how many there are.
+        roles: Vec<usize>,
+        /// How many there are.
+        count: usize,
+    },
+}
+
+/// Puts parts in order, whatever their places are called: all of one whole, none twice, none missing.
+///
+/// # Errors
+/// The first thing that is wrong, of those that say most: labels that cannot be read before parts that are missing.
+pub fn assemble(seen: &[SeenPart]) -> Result<Assembly, AssemblyError> {
+    let mut labels: Vec<(usize, &Label)> = Vec::new();
+    let mut blank = None;
+    for (place, part) in seen.iter().enumerate() {
+        match &part.found {
+            Ok(Finding::Label(found)) => labels.push((place, &found.label)),
+            Ok(Finding::Blank) => blank = blank.or(Some(place)),
+            Err(error) => return Err(AssemblyError::Label { place, error: error.clone() }),
+        }
+    }
+    let first = labels.first().map(|&(place, label)| (place, label.name.clone()));
+    if let Some(place) = blank {
+        return Err(AssemblyError::Blank { place, labelled: first });
+    }
+    let Some(&(at, one)) = labels.first() else { return Err(AssemblyError::Nothing) };
+    for (nth, &(place, label)) in labels.iter().enumerate().skip(1) {
+        let places = [at, place];
+        if label.whole != one.whole {
+            let names = [one.name.clone(), label.name.clone()];
+            return Err(AssemblyError::OtherWhole { places, names });
+        }
+        let uuid = label.part().uuid;
+        if let Some(&(twin, _)) = labels[..nth].iter().find(|(_, l)| l.part().uuid == uuid) {
+            return Err(AssemblyError::Twins { places: [twin, place], uuid });
+        }
+        if let Some(field) = difference(one, label) {
+            return Err(AssemblyError::Differ { places, field });
+        }
+    }
+    for &(place, label) in &labels {
+        if label.content != seen[place].content {
+            return Err(AssemblyError::OtherContent { place });
+        }
+    }
+    let of_role = |role: usize| labels.iter().find(|(_, label)| usize::from(label.role) == role);
+    let count = one.parts.len();
+    let missing: Vec<_> = (0..count).filter(|&role| of_role(role).is_none()).collect();
+    if !missing.is_empty() {
+        return Err(AssemblyError::Missing { name: one.name.clone(), roles: missing, count });
+    }
+    let part = |&(place, label): &(usize, &Label)| FoundPart {
+        place,
+        data_start: label.data_start,
+        data_bytes: label.part().bytes,
+    };
+    Ok(Assembly {
+        module: one.module,
+        options: one.options.clone(),
+        name: one.name.clone(),
+        uuid: one.whole,
+        bytes: one.whole_bytes,
+        // All are parts of one list, and none twice: so there is one for each.
+        parts: (0..count).filter_map(of_role).map(part).collect(),
+    })
+}
+
+/// In what two parts of one whole contradict each other.
+fn difference(one: &Label, other: &Label) -> Option<&'static str> {
+    let differs = [
+        ("the module", one.module != other.module),
+        ("the options", one.options != other.options),
+        ("the name", one.name != other.name),
+        ("the list of parts", one.parts != other.parts),
+        ("the size", one.whole_bytes != other.whole_bytes),
+        ("the last opening for writing", one.opening != other.opening),
+    ];
+    differs.into_iter().find(|(_, differs)| *differs).map(|(field, _)| field)
+}
+
+impl AssemblyError {
+    /// What is wrong, and what to do, of places that are called like this.
+    pub fn describe(&self, called: &dyn Fn(usize) -> String) -> String {
+        match self {
+            AssemblyError::Nothing => "there is no part to look at".to_owned(),
+            AssemblyError::Label { place, error } => format!("{} {error}", called(*place)),
+            AssemblyError::Blank { place, labelled: None } => {
+                format!("{} has no label", called(*place))
+            }
+            AssemblyError::Blank { place, labelled: Some((other, name)) } => format!(
+                "{} has no label, while {} is a part of {name:?}: it is another volume, or making that was cut off",
+                called(*place),
+                called(*other)
+            ),
+            AssemblyError::OtherWhole { places: [a, b], names: [one, other] } => format!(
+                "{} is a part of {one:?}, and {} of {other:?}, or of another of that name: give the parts of one",
+                called(*a),
+                called(*b)
+            ),
+            AssemblyError::Twins { places: [a, b], uuid } => format!(
+                "{} and {} both say that they are part {}: one is a copy; take it away, neither is used before",
+                called(*a),
+                called(*b),
+                hex(uuid)
+            ),
+            AssemblyError::Differ { places: [a, b], field } => format!(
+                "{} and {} are parts of one volume, and differ in {field}: one of them is an old copy, or was not there \
+                 when that was changed; put the right one in its place",
+                called(*a),
+                called(*b)
+            ),
+            AssemblyError::OtherContent { place } => format!(
+                "{} has the label of a part, and is another volume than the one that got it: a copy without its \
+                 identity (its extended attributes), or something put in its place; put the part back",
+                called(*place)
+            ),
+            AssemblyError::Missing { name, roles, count } => {
+                let roles: Vec<_> = roles.iter().map(usize::to_string).collect();
+                let parts = if roles.len() == 1 { "part" } else { "parts" };
+                format!(
+                    "{name:?} has {count} parts, and {parts} {} (counted from 0) are not among these: give them, too",
+                    roles.join(", ")
+                )
+            }
+        }
+    }
+}
+
+impl fmt::Display for AssemblyError {
+    /// With numbers for places.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.describe(&|place| format!("volume {place}, counted from 0,")))
+    }
+}
+
+impl std::error::Error for AssemblyError {}

@@ -1,0 +1,103 @@
+//! `thinwire volume`: volumes whose parts have labels.
+
+use clap::{Args, Subcommand};
+
+use super::{RunDirArg, SecurityArgs};
+use crate::uri::VolumeSpec;
+
+/// `thinwire volume`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  thinwire volume create --key alice pool.toml#wide
+  thinwire volume dump /srv/a.img
+  thinwire volume assemble /srv/*.img > pool.toml
+
+Of volumes that a file describes with `labels = true`: each part gives its first MiB to a label, which says what it is
+a part of. docs/format.md says what stands there.")]
+pub struct VolumeArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: VolumeAction,
+}
+
+/// What can be done with volumes of volumes.
+#[derive(Debug, Subcommand)]
+pub enum VolumeAction {
+    /// Write labels to the parts of a volume that a file describes with `labels = true`
+    #[command(after_help = "\
+Examples:
+  thinwire volume create --key alice pool.toml#wide
+  thinwire volume create --key alice pool.toml#wide --force
+
+where pool.toml has
+  [[volume]]
+  name = \"wide\"
+  kind = \"stripe\"
+  labels = true
+  children = [\"tw://node1/disk0?link=eth1\", \"tw://node2/disk1?link=eth1\"]
+
+Each part loses its first MiB to its label, which says what it is a part of, and where in it. From then on the
+volume is attached or exported as pool.toml#wide; its parts may be named in any order, and anywhere: one that
+is missing, stale, a copy or another's is refused. Parts that are described with labels themselves are made first, unless
+they are there. A part whose first MiB is not all zero is refused, with what is there; --force overwrites
+it.")]
+    Create {
+        /// The volume, FILE.toml#NAME
+        volume: VolumeSpec,
+        /// Make parts of what holds something already, which is lost
+        #[arg(long)]
+        force: bool,
+        /// Take parts away from the writer that holds them or is on record, fencing that one for good
+        #[arg(long)]
+        take_over: bool,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+    /// Say what stands in the labels of parts
+    #[command(after_help = "\
+Examples:
+  thinwire volume dump /srv/a.img /srv/b.img
+  thinwire volume dump --key alice --json 'tw://node1/disk0?link=eth1'
+
+Changes nothing. Fails if one of them has no label that can be gone by, after all were shown.")]
+    Dump {
+        /// The parts
+        #[arg(required = true, value_name = "VOLUME")]
+        parts: Vec<VolumeSpec>,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+    /// Look which volumes some parts make, and print how to describe those
+    #[command(after_help = "\
+Examples:
+  thinwire volume assemble /srv/*.img > pool.toml
+  thinwire volume assemble --key alice --json 'tw://node1/disk0?link=eth1' 'tw://node2/disk1?link=eth1'
+
+Changes nothing. Prints a [[volume]] for each volume that all parts were found of, in the order that their labels say,
+whatever the parts are called now; on stderr what is in the way of the others. Fails if there was any, or nothing.")]
+    Assemble {
+        /// Where parts may be
+        #[arg(required = true, value_name = "VOLUME")]
+        parts: Vec<VolumeSpec>,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+}
+
+/// What is said of all of them.
+#[derive(Args, Clone, Debug)]
+pub struct VolumeCommon {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub security: SecurityArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub run_dir: RunDirArg,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}

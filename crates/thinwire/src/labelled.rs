@@ -1,0 +1,97 @@
+//! Volumes whose parts have labels (`docs/format.md`): what those say, read when such a volume is opened.
+
+use std::time::{Duration, Instant};
+
+use thinwire_modules::meta::{LabelOutcome, Labels, SeenPart, assemble};
+use thinwire_modules::{Module, Options, Slice};
+use thinwire_volume::Volume;
+
+use crate::error::{Failure, Outcome};
+use crate::host::Host;
+use crate::network::Interrupt;
+use crate::open::Wait;
+use crate::uri::VolumeSpec;
+
+/// How often disks are asked whether they have answered: their descriptors are not watched yet.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// The module over the data of its parts, put in the order that their labels say, whatever that of `children` is, which
+/// `specs` call by name.
+///
+/// # Errors
+/// They make no whole, or another one than is described.
+pub fn open_whole(
+    host: &Host,
+    (module, options): (&'static Module, &Options),
+    specs: &[VolumeSpec],
+    mut children: Vec<Box<dyn Volume>>,
+    interrupt: &Interrupt<'_>,
+) -> Outcome<Box<dyn Volume>> {
+    let seen = read_all(host, &mut children, interrupt)?;
+    let whole = assemble(&seen)
+        .map_err(|error| Failure::failed(error.describe(&|place| specs[place].to_string())))?;
+    if (whole.module, &whole.options) != (module, options) {
+        let said = |module: &Module, options: &Options| {
+            let options = options.iter().map(|(name, value)| format!(", {name} = {value}"));
+            format!("kind = \"{}\"{}", module.name, options.collect::<String>())
+        };
+        return Err(Failure::failed(format!(
+            "it is described by {}, and the labels of its parts say {}: describe it as it was made",
+            said(module, options),
+            said(whole.module, &whole.options)
+        )));
+    }
+    let mut places: Vec<_> = children.into_iter().map(Some).collect();
+    let mut parts: Vec<Box<dyn Volume>> = Vec::new();
+    for part in &whole.parts {
+        let child = places[part.place].take().expect("each is one part");
+        let data = Slice::new(vec![child], part.data_start, Some(part.data_bytes));
+        parts.push(Box::new(
+            data.map_err(|e| Failure::failed(format!("{} {}", specs[part.place], e.why)))?,
+        ));
+    }
+    let opened = module.open(parts, options).map_err(|e| match e.child {
+        Some(role) => Failure::failed(format!("{} {}", specs[whole.parts[role].place], e.why)),
+        None => Failure::failed(e.to_string()),
+    })?;
+    let bytes = opened.geometry().bytes;
+    if bytes != whole.bytes {
+        let says = whole.bytes;
+        return Err(Failure::failed(format!(
+            "its parts make {bytes} bytes, and their labels say {says}: they were made by another program"
+        )));
+    }
+    Ok(opened)
+}
+
+/// What the labels of all say, and what they are.
+fn read_all(
+    host: &Host,
+    children: &mut [Box<dyn Volume>],
+    interrupt: &Interrupt<'_>,
+) -> Outcome<Vec<SeenPart>> {
+    let pool = host.pool();
+    let mut found: Vec<_> = children.iter().map(|_| None).collect();
+    let mut readers = Vec::new();
+    for (child, found) in children.iter_mut().zip(&mut found) {
+        let mut labels = Labels::new(0, &pool);
+        *found = labels.read(&mut **child).err().map(Err);
+        readers.push(labels);
+    }
+    while found.iter().any(Option::is_none) {
+        if interrupt.has_come() {
+            return Err(Failure::failed("reading the labels of its parts was interrupted"));
+        }
+        host.turn(Wait::Until(Instant::now() + LOOK_EVERY))?;
+        for ((child, labels), found) in children.iter_mut().zip(&mut readers).zip(&mut found) {
+            if let Some(LabelOutcome::Read(read)) = labels.turn(&mut **child) {
+                *found = Some(read);
+            }
+        }
+    }
+    let seen = |(child, found): (&mut Box<dyn Volume>, Option<_>)| SeenPart {
+        found: found.expect("all were found"),
+        content: child.identity(),
+    };
+    Ok(children.iter_mut().zip(found).map(seen).collect())
+}
