@@ -23,7 +23,7 @@ MODE = {}
 LINKS = ("packet", "xdp", "udp")
 SECURITIES = ("keys", "authenticate", "insecure")
 # Commands that refuse without a word about that.
-SECURED = ("target", "attach", "bench", "copy", "discover")
+SECURED = ("target", "attach", "bench", "copy", "discover", "volume")
 FLAGS_OF = {
     "target": ("receive", "completion", "spin", "batch", "data-batch", "shards"),
     "attach": ("receive", "submission", "spin", "batch", "data-batch"),
