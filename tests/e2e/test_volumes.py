@@ -304,13 +304,22 @@ def labels(lab):
     refused(lab, "copy", describe([moved, lab.path("twin.img"), *uris]), lab.path("out.img"), *run_dir, says=["both say", "one is a copy"])
     run("cp", moved, lab.path("copy.img"))
     refused(lab, "copy", describe([lab.path("copy.img"), *uris]), lab.path("out.img"), *run_dir, says=["another volume than"])
+    with open(moved, "r+b") as file:
+        file.seek(24 << 10)
+        file.write(b"somebody else's")
+    refused(lab, "copy", describe([moved, *uris]), lab.path("out.img"), *run_dir, says=["something else has written to this part"])
     run("mkfs.ext4", "-q", "-F", moved)
-    refused(lab, "copy", describe([moved, *uris]), lab.path("out.img"), *run_dir, says=["label"])
-    fresh = image(lab, "fresh.img", LEAF_MIB)
+    refused(lab, "copy", describe([moved, *uris]), lab.path("out.img"), *run_dir, says=["has no label"])
+    fresh, small = image(lab, "fresh.img", LEAF_MIB), image(lab, "small.img", 1)
     run("mkfs.ext4", "-q", "-F", fresh)
+    with open(fresh, "rb") as file:
+        before = file.read()
+    refused(lab, "volume", "create", describe([fresh, small]), "--force", *run_dir, says=["small.img", "larger"])
+    with open(fresh, "rb") as file:
+        check(file.read() == before, "nothing is overwritten for a whole that cannot be made")
     refused(lab, "volume", "create", describe([fresh]), *run_dir, says=["ext2, ext3 or ext4", "--force"])
     told = thinwire(lab, "volume", "create", describe([fresh]), "--force", *run_dir).stderr
-    check("held ext2, ext3 or ext4" in told, told)
+    check("holds ext2, ext3 or ext4; that is overwritten" in told, told)
     check(len(copied(describe([fresh]))) == bytes_each, "it is one now")
 
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use thinwire_modules::meta::{LabelOutcome, Labels, SeenPart, assemble};
+use thinwire_modules::meta::{Finding, LabelError, LabelOutcome, Labels, SeenPart, assemble};
 use thinwire_modules::{Module, Options, Slice};
 use thinwire_volume::Volume;
 
@@ -15,6 +15,16 @@ use crate::uri::VolumeSpec;
 /// How often disks are asked whether they have answered: their descriptors are not watched yet.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
+/// For whom a volume is opened.
+pub struct Opening<'a> {
+    /// What ends that before it is through.
+    pub interrupt: Interrupt<'a>,
+    /// It is given up then.
+    pub until: Option<Instant>,
+    /// Parts have to be described in the order of their labels.
+    pub in_order: bool,
+}
+
 /// The module over the data of its parts, put in the order that their labels say, whatever that of `children` is, which
 /// `specs` call by name.
 ///
@@ -25,9 +35,21 @@ pub fn open_whole(
     (module, options): (&'static Module, &Options),
     specs: &[VolumeSpec],
     mut children: Vec<Box<dyn Volume>>,
-    interrupt: &Interrupt<'_>,
+    by: &Opening<'_>,
 ) -> Outcome<Box<dyn Volume>> {
-    let seen = read_all(host, &mut children, interrupt)?;
+    let seen = read_all(host, &mut children, by)?;
+    for (place, part) in seen.iter().enumerate() {
+        let Ok(Finding::Label(found)) = &part.found else { continue };
+        if let Some(fault) = &found.passed_over {
+            tracing::warn!("{}: one copy of its label {fault}; the other is used", specs[place]);
+        }
+        let is_written = !children[place].geometry().features.read_only;
+        if is_written && !found.label.may_write() {
+            let unknown = found.label.features.read_only_compatible;
+            let error = LabelError::ReadOnly { unknown };
+            return Err(Failure::failed(format!("{} {error}", specs[place])));
+        }
+    }
     let whole = assemble(&seen)
         .map_err(|error| Failure::failed(error.describe(&|place| specs[place].to_string())))?;
     if (whole.module, &whole.options) != (module, options) {
@@ -39,6 +61,15 @@ pub fn open_whole(
             "it is described by {}, and the labels of its parts say {}: describe it as it was made",
             said(module, options),
             said(whole.module, &whole.options)
+        )));
+    }
+    let is_in_order = whole.parts.iter().enumerate().all(|(role, part)| part.place == role);
+    if by.in_order && !is_in_order {
+        let order: Vec<_> = whole.parts.iter().map(|part| specs[part.place].to_string()).collect();
+        return Err(Failure::failed(format!(
+            "who is served remembers its parts by their order, and that is another than in their labels: describe it as children = \
+             [{}]",
+            order.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
         )));
     }
     let mut places: Vec<_> = children.into_iter().map(Some).collect();
@@ -68,7 +99,7 @@ pub fn open_whole(
 fn read_all(
     host: &Host,
     children: &mut [Box<dyn Volume>],
-    interrupt: &Interrupt<'_>,
+    by: &Opening<'_>,
 ) -> Outcome<Vec<SeenPart>> {
     let pool = host.pool();
     let mut found: Vec<_> = children.iter().map(|_| None).collect();
@@ -79,7 +110,10 @@ fn read_all(
         readers.push(labels);
     }
     while found.iter().any(Option::is_none) {
-        if interrupt.has_come() {
+        if by.until.is_some_and(|end| Instant::now() >= end) {
+            return Err(Failure::failed("the labels of its parts could not be read in time"));
+        }
+        if by.interrupt.has_come() {
             return Err(Failure::failed("reading the labels of its parts was interrupted"));
         }
         host.turn(Wait::Until(Instant::now() + LOOK_EVERY))?;

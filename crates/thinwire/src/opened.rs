@@ -6,6 +6,7 @@ mod grants;
 
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use thinwire_buffer::Pool;
 use thinwire_frontend::Face;
@@ -25,7 +26,7 @@ use crate::ebd::EbdLeaf;
 use crate::error::{Failure, Outcome};
 use crate::health;
 use crate::host::Host;
-use crate::labelled::open_whole;
+use crate::labelled::{Opening, open_whole};
 use crate::local::LocalLeaf;
 use crate::network::{Interrupt, NetworkLeaf};
 use crate::open::{Ending, OnRecord, OpenVolume, Unheard, VolumeHealth, VolumeOptions, Wait};
@@ -129,8 +130,13 @@ impl Tree {
             (&mut leaves, &mut grants),
         )
         .and_then(|()| {
-            let interrupt = Interrupt { signals, stop: stop.as_deref() };
-            build((host, &interrupt), spec, &mut leaves.iter(), &mut ports)
+            let opening = Opening {
+                interrupt: Interrupt { signals, stop: stop.as_deref() },
+                until: options.patience.map(|patience| Instant::now() + patience),
+                // What is written down of grants is by their place.
+                in_order: options.is_served,
+            };
+            build((host, &opening), spec, &mut leaves.iter(), &mut ports)
         });
         match opened {
             Ok(volume) => {
@@ -260,7 +266,7 @@ impl Tree {
 
 /// Puts the volumes on their leaves, which are taken in order.
 fn build(
-    by: (&Host, &Interrupt<'_>),
+    by: (&Host, &Opening<'_>),
     spec: &VolumeSpec,
     leaves: &mut std::slice::Iter<'_, Leaf>,
     ports: &mut Vec<usize>,
@@ -269,8 +275,8 @@ fn build(
         let built = children.iter().map(|child| build(by, child, leaves, ports).map(Root::boxed));
         let built: Outcome<Vec<_>> = built.collect();
         if *labels {
-            let (host, interrupt) = by;
-            let opened = open_whole(host, (module, options), children, built?, interrupt);
+            let (host, opening) = by;
+            let opened = open_whole(host, (module, options), children, built?, opening);
             return opened
                 .map(Root::Other)
                 .map_err(|e| e.context(format_args!("cannot open {spec}")));

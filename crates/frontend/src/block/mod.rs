@@ -100,7 +100,7 @@ pub fn check(wanted: Option<BlockBackend>, run_dir: &Path, name: &str) -> Result
 }
 
 /// Begins to make the device as is `wanted`, which takes a few turns: [`Face::ready`] tells when it is done, or why it cannot
-/// be. If nothing is, and ublk does not do it, a loop device is taken. To be called on the thread that will turn the face.
+/// be. If nothing is, and ublk refuses at once, a loop device is taken. To be called on the thread that will turn the face.
 ///
 /// # Errors
 /// See [`BlockError`]; nothing is left behind then.

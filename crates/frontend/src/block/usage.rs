@@ -21,6 +21,10 @@ pub fn claim(node: &str) -> io::Result<File> {
 pub fn usage(node: &str, dev: &str) -> Option<String> {
     match claim(node) {
         Ok(_claimed) => who_opened(node),
+        // It is not there any more, or never was.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENXIO | libc::ENODEV)) => {
+            None
+        }
         Err(_) => Some(who_claims(node, dev)),
     }
 }

@@ -39,7 +39,7 @@ where pool.toml has
 
 Each part loses its first MiB to its label, which says what it is a part of, and where in it. From then on the
 volume is attached or exported as pool.toml#wide; its parts may be named in any order, and anywhere: one that
-is missing, stale, a copy or another's is refused. Parts that are described with labels themselves are made first, unless
+is missing, a copy or another's is refused (an old copy put back in its place is not found out yet). Parts that are described with labels themselves are made first, unless
 they are there. A part whose first MiB is not all zero is refused, with what is there; --force overwrites
 it.")]
     Create {
@@ -48,7 +48,8 @@ it.")]
         /// Make parts of what holds something already, which is lost
         #[arg(long)]
         force: bool,
-        /// Take parts away from the writer that holds them or is on record, fencing that one for good
+        /// Take parts away from the writer that holds them or is on record, fencing that one for good, also if they turn out
+        /// to hold something
         #[arg(long)]
         take_over: bool,
         #[command(flatten)]

@@ -157,10 +157,10 @@ fn command(device: u32, memory: &mut [u8]) -> ControlCommand {
     }
 }
 
-/// Whether somebody serves a device, in whatever container.
-pub fn is_served(device: u32) -> bool {
+/// Whether nobody serves a device, in whatever container: who can open its queue is alone there.
+pub fn is_unserved(device: u32) -> bool {
     let opened = File::options().read(true).write(true).open(format!("/dev/ublkc{device}"));
-    opened.is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY))
+    opened.is_ok()
 }
 
 /// The numbers of all devices.

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use super::super::error::BlockError;
-use super::control::{Control, PATH, devices, is_served};
+use super::control::{Control, PATH, devices, is_unserved};
 
 /// How long a driver may take that cannot take a device away without waiting for its last user.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -47,7 +47,7 @@ pub fn clean_stale(run_dir: &Path, name: &str) -> Result<Vec<String>, BlockError
         if control.info(number).ok().is_none_or(|info| info.mark != mark) {
             continue;
         }
-        if is_served(number) {
+        if !is_unserved(number) {
             return Err(BlockError::InUse(format!(
                 "an attachment called {name} is alive, with /dev/ublkb{number}; detach it first or choose another name"
             )));

@@ -1,0 +1,312 @@
+//! `thinwire volume create`.
+
+use serde::Serialize;
+use thinwire_buffer::SegList;
+use thinwire_modules::meta::{
+    Finding, LABEL_AREA_BYTES, Label, LabelError, LabelOutcome, NewPart, NewWhole, SeenPart,
+    assemble, label_parts, what_is_there,
+};
+use thinwire_modules::{Module, Options};
+use thinwire_runtime::clock::entropy_bytes;
+use thinwire_volume::stores::NullStore;
+use thinwire_volume::{Completion, Io, Op, Volume};
+
+use super::{JsonWhole, finish, hex, options_of, read_labels, wait_for};
+use crate::cli::VolumeCommon;
+use crate::error::{Failure, Outcome};
+use crate::guard::refuse_in_use;
+use crate::host::Host;
+use crate::last_resort::catch_signals;
+use crate::open::{Ending, OpenVolume, VolumeOptions, let_go, let_go_failed, open_on};
+use crate::output;
+use crate::rundir::SCHEMA;
+use crate::signals::Signals;
+use crate::uri::VolumeSpec;
+
+/// A volume that is described with labels: its name, and what it is.
+struct Described<'a> {
+    spec: &'a VolumeSpec,
+    name: &'a str,
+    module: &'static Module,
+    options: &'a Options,
+    children: &'a [VolumeSpec],
+}
+
+/// Those in a volume that are, each behind what it is made of.
+fn described<'a>(spec: &'a VolumeSpec, found: &mut Vec<Described<'a>>) {
+    let VolumeSpec::Over { node, module, options, children, labels, .. } = spec else { return };
+    children.iter().for_each(|child| described(child, found));
+    if let (true, Some(node)) = (labels, node) {
+        let (module, name) = (*module, &*node.name);
+        found.push(Described { spec, name, module, options, children });
+    }
+}
+
+/// `volume create --json`.
+#[derive(Serialize)]
+struct Made {
+    schema: u32,
+    volumes: Vec<JsonWhole>,
+}
+
+/// Writes labels, bottom up.
+pub fn create(spec: &VolumeSpec, force: bool, take_over: bool, common: &VolumeCommon) -> Outcome {
+    let mut wanted = Vec::new();
+    described(spec, &mut wanted);
+    if wanted.last().is_none_or(|last| last.spec != spec) {
+        return Err(Failure::usage(format!(
+            "{spec} has no labels: describe it in a file, with `labels = true`, and name it as FILE.toml#NAME"
+        )));
+    }
+    spec.refuse_twins().map_err(|why| Failure::failed(format!("cannot make {spec}: {why}")))?;
+    refuse_in_use(spec, "making it")?;
+    let (signals, last_words) = catch_signals(2, &[spec])?;
+    let mut options = options_of(common, &signals)?;
+    options.take_over = take_over;
+    let mut made = Vec::new();
+    for volume in &wanted {
+        let whole = create_one(volume, volume.spec == spec, force, &options, &signals);
+        let whole = whole.map_err(|e| e.context(format_args!("cannot make {}", volume.spec)));
+        let whole = whole.inspect_err(|failure| {
+            let names: Vec<_> = made.iter().map(|whole: &JsonWhole| &*whole.name).collect();
+            if !names.is_empty() {
+                output::complain(&format!("made before: {}", names.join(", ")));
+            }
+            last_words.set(failure);
+        });
+        made.extend(whole?);
+    }
+    if common.json {
+        return output::say_json(&Made { schema: SCHEMA, volumes: made });
+    }
+    for whole in &made {
+        let JsonWhole { name, kind, bytes, parts, .. } = whole;
+        output::say(&format!("made {name}: {kind} of {}, {bytes} bytes", parts.join(", ")))?;
+    }
+    output::say(&format!("use it as {spec}"))
+}
+
+/// Makes one whose parts are there. Nothing if it is there itself, and is not what was asked for.
+fn create_one(
+    volume: &Described<'_>,
+    is_asked_for: bool,
+    force: bool,
+    options: &VolumeOptions,
+    signals: &Signals,
+) -> Outcome<Option<JsonWhole>> {
+    let host = Host::new()?;
+    let mut parts: Vec<Box<dyn OpenVolume>> = Vec::new();
+    let mut has_written = false;
+    let done = open_all(&host, volume.children, options, signals, &mut parts).and_then(|()| {
+        let force = force && is_asked_for;
+        label_all(volume, is_asked_for, force, &mut parts, signals, &mut has_written)
+    });
+    let end = |parts: &mut [Box<dyn OpenVolume>]| -> Outcome {
+        let ended: Vec<_> =
+            parts.iter_mut().map(|part| let_go(&mut **part, Ending::Orderly)).collect();
+        ended.into_iter().collect()
+    };
+    match done {
+        Ok(whole) => end(&mut parts).map(|()| whole),
+        Err(mut failure) => {
+            if has_written {
+                failure.message += ". Its parts are half made: nobody takes them for a whole; make it again, with --force";
+            }
+            parts.iter_mut().for_each(|part| let_go_failed(&mut **part, has_written));
+            Err(failure)
+        }
+    }
+}
+
+fn open_all(
+    host: &Host,
+    specs: &[VolumeSpec],
+    options: &VolumeOptions,
+    signals: &Signals,
+    parts: &mut Vec<Box<dyn OpenVolume>>,
+) -> Outcome {
+    for spec in specs {
+        parts.push(open_on(host, spec, options, Some(signals))?);
+    }
+    Ok(())
+}
+
+fn label_all(
+    volume: &Described<'_>,
+    is_asked_for: bool,
+    force: bool,
+    parts: &mut [Box<dyn OpenVolume>],
+    signals: &Signals,
+    has_written: &mut bool,
+) -> Outcome<Option<JsonWhole>> {
+    let (mut labels, seen) = read_labels(parts, signals)?;
+    if !is_asked_for && assemble(&seen).is_ok() {
+        return Ok(None);
+    }
+    // All that can be wrong is found out before anything is written.
+    let new = new_parts(volume, parts, &seen)?;
+    let bytes = whole_bytes(volume, parts, &new)?;
+    let Described { name, module, options, spec, .. } = *volume;
+    let whole = NewWhole { name, uuid: new_uuid(), module, options, bytes };
+    let made = label_parts(&whole, &new).map_err(|e| Failure::failed(e.to_string()))?;
+    let mut occupied = Vec::new();
+    for ((part, seen), child) in parts.iter_mut().zip(&seen).zip(volume.children) {
+        let what = occupant(&mut **part, seen, signals);
+        let what = what.map_err(|e| e.context(child))?;
+        if let (Some(what), false) = (&what, force) {
+            let say =
+                if is_asked_for { "say --force" } else { "make that by itself, with --force," };
+            return Err(Failure::failed(format!(
+                "{child} {what}: it would be lost; name another volume, or {say} to overwrite that ({spec})"
+            )));
+        }
+        occupied.push(what);
+    }
+    for (((part, labels), what), child) in
+        parts.iter_mut().zip(&mut labels).zip(occupied).zip(volume.children)
+    {
+        let Some(what) = what else { continue };
+        output::complain(&format!("{child} {what}; that is overwritten"));
+        *has_written = true;
+        let failed = |e: LabelError| Failure::failed(format!("{child} {e}"));
+        labels.erase(part.volume()).map_err(failed)?;
+        if let LabelOutcome::Erased(Err(e)) = finish(&mut **part, labels, signals)? {
+            return Err(failed(e));
+        }
+        clear(&mut **part, signals).map_err(|e| e.context(child))?;
+    }
+    // So often that neither copy is the first label: beside any later one something else is known for what it is.
+    for _ in 0..3 {
+        for (((part, labels), label), child) in
+            parts.iter_mut().zip(&mut labels).zip(&made).zip(volume.children)
+        {
+            *has_written = true;
+            let failed = |e: LabelError| Failure::failed(format!("{child} {e}"));
+            labels.write(label, part.volume()).map_err(failed)?;
+            if let LabelOutcome::Written(Err(e)) = finish(&mut **part, labels, signals)? {
+                return Err(failed(e));
+            }
+        }
+    }
+    Ok(Some(JsonWhole {
+        name: name.to_owned(),
+        uuid: hex(&whole.uuid),
+        kind: module.name,
+        bytes,
+        parts: volume.children.iter().map(VolumeSpec::to_string).collect(),
+    }))
+}
+
+/// The parts, if each can be one.
+fn new_parts(
+    volume: &Described<'_>,
+    parts: &mut [Box<dyn OpenVolume>],
+    seen: &[SeenPart],
+) -> Outcome<Vec<NewPart>> {
+    let mut new: Vec<NewPart> = Vec::new();
+    for ((part, seen), child) in parts.iter_mut().zip(seen).zip(volume.children) {
+        let refused = |why: String| Err(Failure::failed(format!("{child} {why}")));
+        if matches!(child, VolumeSpec::Memory(_) | VolumeSpec::Null(_) | VolumeSpec::Switched(_)) {
+            return refused("is gone with this command: it can be no part".to_owned());
+        }
+        if let Err(error @ (LabelError::Unfit { .. } | LabelError::Unread(_))) = &seen.found {
+            return refused(error.to_string());
+        }
+        let geometry = part.volume().geometry();
+        let part = NewPart { uuid: new_uuid(), content: seen.content, bytes: geometry.bytes };
+        if geometry.features.read_only {
+            return refused("cannot be written".to_owned());
+        }
+        if part.data_bytes() == 0 {
+            return refused(format!("has {} bytes, which leaves nothing for data", part.bytes));
+        }
+        if let Some(twin) = new.iter().position(|other| other.content == part.content) {
+            return refused(format!("is the same volume as {}", volume.children[twin]));
+        }
+        new.push(part);
+    }
+    Ok(new)
+}
+
+/// What is on a part that is not blank: words to stand behind its name.
+fn occupant(
+    part: &mut dyn OpenVolume,
+    seen: &SeenPart,
+    signals: &Signals,
+) -> Outcome<Option<String>> {
+    match &seen.found {
+        Ok(Finding::Label(found)) => {
+            let Label { name, role, .. } = &found.label;
+            return Ok(Some(format!("is part {role} (counted from 0) of {name:?}")));
+        }
+        // It says of whom.
+        Err(error) if !matches!(error, LabelError::Foreign(_)) => {
+            return Ok(Some(error.to_string()));
+        }
+        _ => {}
+    }
+    let begins = read(part, LABEL_AREA_BYTES, signals)?;
+    Ok(what_is_there(&begins).map(|what| format!("holds {what}")))
+}
+
+/// What the module makes of parts of these sizes.
+fn whole_bytes(
+    volume: &Described<'_>,
+    parts: &mut [Box<dyn OpenVolume>],
+    new: &[NewPart],
+) -> Outcome<u64> {
+    let mut stand_ins: Vec<Box<dyn Volume>> = Vec::new();
+    for (part, new) in parts.iter_mut().zip(new) {
+        let block_bytes = part.volume().geometry().block_bytes;
+        stand_ins.push(Box::new(NullStore::new(new.data_bytes(), block_bytes)));
+    }
+    let opened = volume.module.open(stand_ins, volume.options).map_err(|e| match e.child {
+        Some(child) => Failure::failed(format!("the data of {} {}", volume.children[child], e.why)),
+        None => Failure::failed(e.to_string()),
+    })?;
+    Ok(opened.geometry().bytes)
+}
+
+/// Nothing of what was there before is found in the place of labels any more.
+fn clear(part: &mut dyn OpenVolume, signals: &Signals) -> Outcome {
+    let longest = u64::from(part.volume().geometry().io_bytes_max).min(LABEL_AREA_BYTES);
+    let mut at = 0;
+    while at < LABEL_AREA_BYTES {
+        let len = longest.min(LABEL_AREA_BYTES - at);
+        let mut io = Io::new(0, Op::Write, at, len);
+        io.data = SegList::of(part.pool().get_zeroed(len as usize).freeze());
+        io_of(part, io, signals)?
+            .result
+            .map_err(|e| Failure::failed(format!("its first MiB cannot be cleared: {e}")))?;
+        at += len;
+    }
+    Ok(())
+}
+
+/// One I/O, to its end.
+fn io_of(part: &mut dyn OpenVolume, io: Io, signals: &Signals) -> Outcome<Completion> {
+    part.volume().submit(io);
+    let mut done: Vec<Completion> = Vec::new();
+    wait_for(part, signals, |volume| {
+        volume.poll(&mut done);
+        done.pop()
+    })
+}
+
+/// The first bytes of a part.
+fn read(part: &mut dyn OpenVolume, bytes: u64, signals: &Signals) -> Outcome<Vec<u8>> {
+    let longest = u64::from(part.volume().geometry().io_bytes_max);
+    let mut all = Vec::new();
+    while (all.len() as u64) < bytes {
+        let at = all.len() as u64;
+        let read = io_of(part, Io::new(0, Op::Read, at, longest.min(bytes - at)), signals)?;
+        read.result.map_err(|e| Failure::failed(format!("cannot be read: {e}")))?;
+        all.extend_from_slice(&read.data.to_vec());
+    }
+    Ok(all)
+}
+
+/// Nobody has it, nor will.
+fn new_uuid() -> [u8; 16] {
+    *entropy_bytes().first_chunk().expect("there are 32")
+}

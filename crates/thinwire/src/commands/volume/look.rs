@@ -1,0 +1,252 @@
+//! `thinwire volume dump` and `thinwire volume assemble`: they change nothing.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde::Serialize;
+use thinwire_modules::meta::{Assembly, Finding, Label, SeenPart, assemble};
+
+use super::{JsonWhole, hex, options_of, read_labels};
+use crate::cli::VolumeCommon;
+use crate::error::{Failure, Outcome};
+use crate::host::Host;
+use crate::last_resort::catch_signals;
+use crate::open::{Ending, let_go, let_go_failed, open_on};
+use crate::output;
+use crate::rundir::SCHEMA;
+use crate::uri::VolumeSpec;
+
+/// The labels of all, each opened to be read; why not of those that cannot be.
+fn look_at(parts: &[VolumeSpec], common: &VolumeCommon) -> Outcome<Vec<Result<SeenPart, String>>> {
+    let (signals, _) = catch_signals(2, &parts.iter().collect::<Vec<_>>())?;
+    let mut options = options_of(common, &signals)?;
+    options.read_only = true;
+    let host = Host::new()?;
+    let mut seen = Vec::new();
+    for spec in parts {
+        let mut part = match open_on(&host, spec, &options, Some(&signals)) {
+            Ok(part) => [part],
+            Err(failure) => {
+                seen.push(Err(failure.message));
+                continue;
+            }
+        };
+        match read_labels(&mut part, &signals) {
+            Ok((_, found)) => seen.extend(found.into_iter().map(Ok)),
+            Err(failure) => {
+                let_go_failed(&mut *part[0], false);
+                return Err(failure);
+            }
+        }
+        let_go(&mut *part[0], Ending::Orderly)?;
+    }
+    Ok(seen)
+}
+
+/// `volume dump --json`.
+#[derive(Serialize)]
+struct Dumped {
+    schema: u32,
+    parts: Vec<JsonPart>,
+}
+
+#[derive(Serialize)]
+struct JsonPart {
+    volume: String,
+    /// `blank`, `label`, or `error`.
+    found: &'static str,
+    /// Why there is no label to go by, or why the other copy of one is none.
+    why: Option<String>,
+    label: Option<JsonLabel>,
+}
+
+#[derive(Serialize)]
+struct JsonLabel {
+    name: String,
+    whole: String,
+    part: String,
+    kind: &'static str,
+    role: u16,
+    generation: u64,
+    data_start: u64,
+    data_bytes: u64,
+    whole_bytes: u64,
+    opening: String,
+    /// Of all parts, in order.
+    parts: Vec<String>,
+    options: Vec<(&'static str, u64)>,
+    features: [u64; 3],
+    is_content: bool,
+}
+
+fn json_label(label: &Label, seen: &SeenPart) -> JsonLabel {
+    let features = label.features;
+    JsonLabel {
+        name: label.name.clone(),
+        whole: hex(&label.whole),
+        part: hex(&label.part().uuid),
+        kind: label.module.name,
+        role: label.role,
+        generation: label.generation,
+        data_start: label.data_start,
+        data_bytes: label.part().bytes,
+        whole_bytes: label.whole_bytes,
+        opening: hex(&label.opening),
+        parts: label.parts.iter().map(|part| hex(&part.uuid)).collect(),
+        options: label.options.iter().collect(),
+        features: [features.compatible, features.read_only_compatible, features.incompatible],
+        is_content: label.content == seen.content,
+    }
+}
+
+/// Shows what each label says.
+pub fn dump(parts: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
+    let seen = look_at(parts, common)?;
+    let json = |(spec, seen): (&VolumeSpec, &Result<SeenPart, String>)| {
+        let (found, why, label) = match seen.as_ref().map(|seen| (seen, &seen.found)) {
+            Err(why) => ("error", Some(format!("cannot be opened: {why}")), None),
+            Ok((_, Ok(Finding::Blank))) => ("blank", None, None),
+            Ok((seen, Ok(Finding::Label(found)))) => {
+                let why = found.passed_over.as_ref().map(|fault| format!("the other copy {fault}"));
+                ("label", why, Some(json_label(&found.label, seen)))
+            }
+            Ok((_, Err(error))) => ("error", Some(error.to_string()), None),
+        };
+        JsonPart { volume: spec.to_string(), found, why, label }
+    };
+    let all: Vec<_> = parts.iter().zip(&seen).map(json).collect();
+    let without = all.iter().filter(|part| part.label.is_none()).count();
+    if common.json {
+        output::say_json(&Dumped { schema: SCHEMA, parts: all })?;
+    } else {
+        let texts: Vec<_> = all.iter().map(text_of).collect();
+        output::say(&texts.join("\n\n"))?;
+    }
+    match without {
+        0 => Ok(()),
+        count => Err(Failure::failed(format!("{count} of {} have no label", parts.len()))),
+    }
+}
+
+fn text_of(part: &JsonPart) -> String {
+    let JsonPart { volume, found, why, label } = part;
+    let mut text = match (label, why) {
+        (None, None) => format!("{volume} is {found}: it has no label"),
+        (None, Some(why)) => format!("{volume} {why}"),
+        (Some(label), _) => {
+            format!("{volume} is part {} (counted from 0) of {:?}", label.role, label.name)
+        }
+    };
+    let Some(label) = label else { return output::printable(&text) };
+    if let Some(why) = why {
+        let _ = write!(text, "\n  {why}");
+    }
+    if !label.is_content {
+        text += "\n  it holds another content than when it got this label: it is not used";
+    }
+    let options = label.options.iter().map(|(name, value)| format!("{name} = {value}"));
+    for (what, value) in [
+        ("whole", format!("{}, {} bytes", label.whole, label.whole_bytes)),
+        (
+            "kind",
+            std::iter::once(label.kind.to_owned()).chain(options).collect::<Vec<_>>().join(", "),
+        ),
+        ("part", label.part.clone()),
+        ("data", format!("{} bytes from {} on", label.data_bytes, label.data_start)),
+        ("generation", label.generation.to_string()),
+        ("opening", label.opening.clone()),
+        ("parts", label.parts.join(" ")),
+    ] {
+        let _ = write!(text, "\n  {what:<12}{value}");
+    }
+    output::printable(&text)
+}
+
+/// `volume assemble --json`.
+#[derive(Serialize)]
+struct Assembled {
+    schema: u32,
+    volumes: Vec<JsonWhole>,
+    /// What is in the way of others.
+    refused: Vec<String>,
+}
+
+/// Shows which volumes parts make.
+pub fn assemble_all(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
+    // What is printed is read from another folder, perhaps.
+    let mut specs = specs.to_vec();
+    let whole_path = |path: &Path| std::path::absolute(path);
+    for spec in &mut specs {
+        let absolute = spec.try_map_paths(&whole_path);
+        absolute.map_err(|e| Failure::failed(format!("{spec}: {e}")))?;
+    }
+    let specs = &specs[..];
+    let seen = look_at(specs, common)?;
+    let mut wholes: Vec<([u8; 16], Vec<usize>)> = Vec::new();
+    let mut refused = Vec::new();
+    for (place, part) in seen.iter().enumerate() {
+        match part.as_ref().map(|part| &part.found) {
+            Err(why) => refused.push(format!("{} cannot be opened: {why}", specs[place])),
+            Ok(Ok(Finding::Blank)) => refused.push(format!("{} has no label", specs[place])),
+            Ok(Err(error)) => refused.push(format!("{} {error}", specs[place])),
+            Ok(Ok(Finding::Label(found))) => {
+                let whole = found.label.whole;
+                match wholes.iter_mut().find(|(uuid, _)| *uuid == whole) {
+                    Some((_, places)) => places.push(place),
+                    None => wholes.push((whole, vec![place])),
+                }
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for (_, places) in wholes {
+        let parts: Vec<_> = places.iter().filter_map(|&place| seen[place].clone().ok()).collect();
+        match assemble(&parts) {
+            Ok(whole) => found.push((json_whole(&whole, &places, specs), whole)),
+            Err(e) => refused.push(e.describe(&|place| specs[places[place]].to_string())),
+        }
+    }
+    let is_any = !found.is_empty();
+    if common.json {
+        let volumes = found.into_iter().map(|(json, _)| json).collect();
+        let refused = refused.clone();
+        output::say_json(&Assembled { schema: SCHEMA, volumes, refused })?;
+    } else if is_any {
+        let texts: Vec<_> = found.iter().map(|(json, whole)| toml_of(json, whole)).collect();
+        output::say(&texts.join("\n"))?;
+    }
+    match &refused[..] {
+        [] if is_any => Ok(()),
+        [] => Err(Failure::failed("there is no volume")),
+        all => Err(Failure::failed(all.join("\nthinwire: "))),
+    }
+}
+
+fn json_whole(whole: &Assembly, places: &[usize], specs: &[VolumeSpec]) -> JsonWhole {
+    let parts = whole.parts.iter().map(|part| specs[places[part.place]].to_string());
+    JsonWhole {
+        name: whole.name.clone(),
+        uuid: hex(&whole.uuid),
+        kind: whole.module.name,
+        bytes: whole.bytes,
+        parts: parts.collect(),
+    }
+}
+
+/// How to describe it.
+fn toml_of(json: &JsonWhole, whole: &Assembly) -> String {
+    let quoted = |text: &String| toml::Value::from(text.as_str()).to_string();
+    let mut text = format!(
+        "# {}, {} bytes\n[[volume]]\nname = {}\nkind = \"{}\"\nlabels = true\n",
+        json.uuid,
+        json.bytes,
+        quoted(&json.name),
+        json.kind
+    );
+    for (name, value) in whole.options.iter() {
+        let _ = writeln!(text, "{name} = {value}");
+    }
+    let parts: Vec<_> = json.parts.iter().map(quoted).collect();
+    let _ = writeln!(text, "children = [{}]", parts.join(", "));
+    text
+}
