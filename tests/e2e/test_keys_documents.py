@@ -83,6 +83,22 @@ def keys_copied(one, other):
         other.at("etc/thinwire/keys"))
 
 
+def labelled(host, take):
+    """The volume whose parts have labels, which are not blank here."""
+    text = read(f"{ROOT}/README.md")
+    (described,) = re.findall(r"\n\n((?:    .*\n)*    labels = true\n(?:    .*\n)*)", text)
+    with open(host.at("here/pool.toml"), "w", encoding="utf-8") as file:
+        file.write(re.sub(r"^    ", "", described, flags=re.M))
+    create, attach = re.findall(r"^    \$ (thinwire .* pool\.toml#wide.*)$", text, re.M)
+    host.runs(f"{create} --force")
+    face = host.runs(attach).strip()
+    host.runs(f"dd if=/dev/urandom of={face} bs=1M count=4 oflag=direct status=none")
+    host.runs("thinwire detach wide")
+    found = host.runs(take("thinwire volume assemble --key alice 'tw://node2/disk1?link=eth1' 'tw://node1/disk0?link=eth1'"))
+    children = re.search(r"children = .*", described)
+    check(children[0].strip() in found, f"{found} does not describe it as {described}")
+
+
 @test(seconds=120, links=2)
 def as_they_are_written(lab):
     """Each command line about keys in README.md works, on the side where it belongs."""
@@ -122,6 +138,7 @@ def as_they_are_written(lab):
              "--block", "both")
     attached("thinwire attach --key alice 'stripe:[tw://node1/disk0?link=eth1,tw://node2/disk1?link=eth1]?chunk=128K' "
              "--as wide --block", "wide")
+    labelled(host, take)
     host.serves(take("thinwire target --key alice --name middle --link eth2 --export 'big=linear:["
                      "tw://node1/disk0?link=eth1&key=alice,tw://node2/disk1?link=eth1&key=alice,/srv/disk2.img]'"),
                 "middle")
