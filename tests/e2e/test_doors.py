@@ -153,7 +153,10 @@ def control_sockets_fed_with_garbage(lab):
     there = target_status(lab, lab.path("there"))
     check(there["state"] == "serving", f"the target: {there}")
     for name, control in (("attachment", status["control"]), ("target", there["control"])):
-        check(control["garbled"] > 500 and control["crowded"] > 0, f"the {name} counts what it refuses: {control}")
+        # How many get in that far is up to the processors that there are; together they are most that come.
+        refused_in_all = control["garbled"] + control["crowded"]
+        check(min(control["garbled"], control["crowded"]) > 0 and refused_in_all > 1000,
+              f"the {name} counts what it refuses: {control}")
     heard = json.loads(ask(lab, doors[0], "x" * 5000))
     check(heard == {"answer": "refused", "why": "the request is longer than 4096 bytes"}, f"a long line: {heard}")
     disk.detach()
