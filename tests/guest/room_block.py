@@ -75,7 +75,9 @@ echo "guest: takes the target away"
 sleep 2
 i=0; while [ $i -lt 200 ]; do dd if=$device of=/dev/null bs=4k count=1 skip=$i iflag=direct 2> /dev/null & i=$((i+1)); done
 read -r go
-[ $(cut -c1-8 /sys/block/ublkb0/inflight) -ge 128 ] || { echo "guest: $(cat /sys/block/ublkb0/inflight) outstanding"; exit 1; }
+out=$(cut -c1-8 /sys/block/ublkb0/inflight)
+echo "guest: $out are outstanding"
+[ $out -ge 128 ]
 before=$(cut -d. -f1 /proc/uptime)
 thinwire detach disk0 --force
 wait
