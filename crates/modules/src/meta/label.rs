@@ -75,8 +75,8 @@ pub struct Label {
     pub role: u16,
     /// Where the data starts on this part, in bytes: at least [`LABEL_AREA_BYTES`], a multiple of 4096.
     pub data_start: u64,
-    /// A random number that is drawn whenever the whole is opened for writing, the same on all parts; zero before the
-    /// first time. A part that has another than the rest is an old copy.
+    /// A random number that is to be drawn whenever the whole is opened for writing, the same on all parts; zero before the
+    /// first time, and always so far: nothing draws one yet. A part that has another than the rest is an old copy.
     pub opening: [u8; 16],
     /// What the part was when this was written, as a volume; another content is not the whole's any more.
     pub content: Identity,
