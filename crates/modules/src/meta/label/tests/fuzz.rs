@@ -29,6 +29,8 @@ fn edit(image: &mut LabelImage, choices: &mut Choices<'_>) {
         WHOLE_BYTES,
         super::super::MODULE,
         GENERATION,
+        OPENING,
+        OPENINGS,
         RESERVED,
     ];
     match choices.below(5) {
@@ -122,6 +124,7 @@ fn fuzz_labels() {
         "data start",
         "has writer",
         "writer name length",
+        "openings",
         "reserved",
     ]);
 }
