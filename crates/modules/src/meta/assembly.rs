@@ -334,22 +334,18 @@ impl AssemblyError {
                     let StalePart { place, role, missed } = *part;
                     let openings = if missed == 1 { "opening" } else { "openings" };
                     let called = called(place);
-                    format!(
-                        "{called} (part {role}, counted from 0) misses the last {missed} {openings}"
-                    )
+                    format!("{called} (part {role}, counted from 0, {missed} {openings} behind)")
                 };
-                let (what, one) = match parts.len() {
-                    1 => ("is an old copy of its part", "the newest copy of that part"),
-                    _ => ("are old copies of their parts", "the newest copies of those parts"),
+                let stale: Vec<_> = parts.iter().map(stale).collect();
+                let (are, right) = match parts.len() {
+                    1 => ("is an old copy", "the part that was there last"),
+                    _ => ("are old copies", "the parts that were there last"),
                 };
-                let names: Vec<_> = parts.iter().map(|part| called(part.place)).collect();
                 format!(
-                    "{} {what}: {:?} was opened for writing since, as {} knows; {}. Put {one} back in its place, or put all \
-                     parts back from copies of one time, when it was not open",
-                    names.join(", "),
-                    name,
-                    called(*newest),
-                    parts.iter().map(stale).collect::<Vec<_>>().join(", "),
+                    "{} {are}: {name:?} was opened for writing since, as {} knows; put {right} back, or copies of all parts \
+                     that were made at one time, while it was not open",
+                    stale.join(", "),
+                    called(*newest)
                 )
             }
             AssemblyError::OtherContent { place } => format!(

@@ -209,18 +209,15 @@ fn old_copies_are_named_with_what_to_do() {
     mixed[0] = before[0].clone();
     assert_eq!(
         describe(&mixed),
-        "<0> is an old copy of its part: \"home\" was opened for writing since, as <2> knows; <0> (part 2, counted from 0) \
-         misses the last 2 openings. Put the newest copy of that part back in its place, or put all parts back from copies \
-         of one time, when it was not open"
+        "<0> (part 2, counted from 0, 2 openings behind) is an old copy: \"home\" was opened for writing since, as <2> knows; \
+         put the part that was there last back, or copies of all parts that were made at one time, while it was not open"
     );
     mixed[2] = opened(&before, 1)[2].clone();
-    let two = describe(&mixed);
-    assert!(two.starts_with("<0>, <2> are old copies of their parts: "), "{two}");
+    let told = describe(&mixed);
+    let two = "<0> (part 2, counted from 0, 2 openings behind), <2> (part 0, counted from 0, 1 opening behind) are old copies: ";
     assert!(
-        two.contains(
-            "<2> (part 0, counted from 0) misses the last 1 opening. Put the newest copies"
-        ),
-        "{two}"
+        told.starts_with(two) && told.contains("as <1> knows; put the parts that were"),
+        "{told}"
     );
     // Opened without each other: which is the old one cannot be told.
     let fork = [opened(&before, 1)[0].clone(), opened(&before, 3)[1].clone(), before[2].clone()];

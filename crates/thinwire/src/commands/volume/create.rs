@@ -8,14 +8,14 @@ use thinwire_modules::meta::{
 };
 use thinwire_modules::{Module, Options};
 use thinwire_runtime::clock::entropy_bytes;
-use thinwire_volume::stores::NullStore;
-use thinwire_volume::{Completion, Io, Op, Volume};
+use thinwire_volume::{Completion, Io, Op};
 
 use super::{JsonWhole, finish, hex, options_of, read_labels, wait_for};
 use crate::cli::VolumeCommon;
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::host::Host;
+use crate::labelled::bytes_of;
 use crate::last_resort::catch_signals;
 use crate::open::{Ending, OpenVolume, VolumeOptions, let_go, let_go_failed, open_on};
 use crate::output;
@@ -255,16 +255,14 @@ fn whole_bytes(
     parts: &mut [Box<dyn OpenVolume>],
     new: &[NewPart],
 ) -> Outcome<u64> {
-    let mut stand_ins: Vec<Box<dyn Volume>> = Vec::new();
-    for (part, new) in parts.iter_mut().zip(new) {
+    let shapes = parts.iter_mut().zip(new).map(|(part, new)| {
         let block_bytes = part.volume().geometry().block_bytes;
-        stand_ins.push(Box::new(NullStore::new(new.data_bytes(), block_bytes)));
-    }
-    let opened = volume.module.open(stand_ins, volume.options).map_err(|e| match e.child {
+        (new.data_bytes(), block_bytes)
+    });
+    bytes_of((volume.module, volume.options), shapes).map_err(|e| match e.child {
         Some(child) => Failure::failed(format!("the data of {} {}", volume.children[child], e.why)),
         None => Failure::failed(e.to_string()),
-    })?;
-    Ok(opened.geometry().bytes)
+    })
 }
 
 /// Nothing of what was there before is found in the place of labels any more.

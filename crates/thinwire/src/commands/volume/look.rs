@@ -72,6 +72,10 @@ struct JsonLabel {
     data_bytes: u64,
     whole_bytes: u64,
     opening: String,
+    /// How many there were.
+    openings: u64,
+    /// That which is half drawn.
+    next_opening: Option<String>,
     /// Of all parts, in order.
     parts: Vec<String>,
     options: Vec<(&'static str, u64)>,
@@ -92,6 +96,8 @@ fn json_label(label: &Label, seen: &SeenPart) -> JsonLabel {
         data_bytes: label.part().bytes,
         whole_bytes: label.whole_bytes,
         opening: hex(&label.opening),
+        openings: label.openings,
+        next_opening: (label.next_opening != [0; 16]).then(|| hex(&label.next_opening)),
         parts: label.parts.iter().map(|part| hex(&part.uuid)).collect(),
         options: label.options.iter().collect(),
         features: [features.compatible, features.read_only_compatible, features.incompatible],
@@ -145,6 +151,13 @@ fn text_of(part: &JsonPart) -> String {
         text += "\n  it holds another content than when it got this label: it is not used";
     }
     let options = label.options.iter().map(|(name, value)| format!("{name} = {value}"));
+    let mut opening = match label.openings {
+        0 => "none yet".to_owned(),
+        count => format!("{}, number {count}", label.opening),
+    };
+    if let Some(next) = &label.next_opening {
+        let _ = write!(opening, "; {next} was cut off");
+    }
     for (what, value) in [
         ("whole", format!("{}, {} bytes", label.whole, label.whole_bytes)),
         (
@@ -154,7 +167,7 @@ fn text_of(part: &JsonPart) -> String {
         ("part", label.part.clone()),
         ("data", format!("{} bytes from {} on", label.data_bytes, label.data_start)),
         ("generation", label.generation.to_string()),
-        ("opening", label.opening.clone()),
+        ("opening", opening),
         ("parts", label.parts.join(" ")),
     ] {
         let _ = write!(text, "\n  {what:<12}{value}");
