@@ -2,7 +2,7 @@
 //!
 //! [`Label`] is what one says, and how that stands in 4 KiB; it touches no volume. [`Labels`] reads and writes
 //! the two copies of it that a part has, so that a crash at any moment leaves one. [`assemble`] says what whole parts make,
-//! [`label_parts`] what parts of a new one say, and [`what_is_there`] what those would overwrite. [`WholeOpening`] has all parts
+//! [`label_parts`] what parts of a new one say, [`occupant`] what those would overwrite. [`WholeMaking`] writes them, and [`WholeOpening`] has all parts
 //! know that the whole is opened for writing once more, so that old copies of parts are found out.
 
 mod assembly;
@@ -10,6 +10,7 @@ mod fault;
 mod finding;
 mod label;
 mod labels;
+mod making;
 mod opening;
 mod signature;
 
@@ -27,5 +28,5 @@ pub use label::{
     LabelImage, LabelPart,
 };
 pub use labels::{LABEL_OFFSETS, LabelOutcome, Labels};
+pub use making::{MadePart, MakingError, WholeMaking, occupant};
 pub use opening::{OpeningError, WholeOpening};
-pub use signature::what_is_there;
