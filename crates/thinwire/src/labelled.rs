@@ -9,7 +9,7 @@ use thinwire_modules::meta::{
     Assembly, Finding, Label, LabelError, LabelOutcome, Labels, OpeningError, SeenPart,
     WholeOpening, assemble,
 };
-use thinwire_modules::{Module, ModuleError, Options, Slice};
+use thinwire_modules::{Child, Module, ModuleError, Options};
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::Volume;
 use thinwire_volume::stores::NullStore;
@@ -93,15 +93,13 @@ pub fn open_whole(
         draw_opening(host, &whole, parts, specs, &mut children, by)?;
     }
     let mut places: Vec<_> = children.into_iter().map(Some).collect();
-    let mut parts: Vec<Box<dyn Volume>> = Vec::new();
+    let mut parts = Vec::new();
     for part in &whole.parts {
         let child = places[part.place].take().expect("each is one part");
-        let data = Slice::new(vec![child], part.data_start, Some(part.data_bytes));
-        parts.push(Box::new(
-            data.map_err(|e| Failure::failed(format!("{} {}", specs[part.place], e.why)))?,
-        ));
+        let data = Child::within(child, part.data_start, part.data_bytes);
+        parts.push(data.map_err(|why| Failure::failed(format!("{} {why}", specs[part.place])))?);
     }
-    module.open(parts, options).map_err(|e| unfit(&whole, specs, e))
+    module.open_over(parts, options).map_err(|e| unfit(&whole, specs, e))
 }
 
 /// As users call the part that does not fit.
