@@ -355,9 +355,12 @@ impl AssemblyError {
             ),
             AssemblyError::Missing { name, roles, count } => {
                 let roles: Vec<_> = roles.iter().map(usize::to_string).collect();
-                let parts = if roles.len() == 1 { "part" } else { "parts" };
+                let (parts, are, them) = match roles.len() {
+                    1 => ("part", "is", "it"),
+                    _ => ("parts", "are", "them"),
+                };
                 format!(
-                    "{name:?} has {count} parts, and {parts} {} (counted from 0) are not among these: give them, too",
+                    "{name:?} has {count} parts, and {parts} {} (counted from 0) {are} not among these: give {them}, too",
                     roles.join(", ")
                 )
             }
