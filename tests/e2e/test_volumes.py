@@ -356,11 +356,48 @@ def old_copies_of_parts(lab):
         refused(lab, "copy", volume, out, *run_dir, says=says)
         refused(lab, "copy", lab.path("source.img"), volume, *run_dir, says=says)
         refused(lab, "volume", "assemble", *parts, *run_dir, says=says)
+        check(says[0] in refused(lab, "volume", "check", *parts, *run_dir, says=["that cannot be used: 1 of 1"]).stdout, "check says it, too")
         os.rename(part + ".new", part)
         check(whole() == sources[1], "the right part is taken again")
     for part in parts:
         run("cp", "-a", part + ".old", part)
     check(whole() == sources[0], "all parts of one time are a whole")
+
+
+@test(seconds=60)
+def damage_to_labels_is_told(lab):
+    """`volume check` of parts whose labels are sound, of one with a damaged copy, which the next opening for writing puts right,
+    and of one with two."""
+    parts, run_dir = [image(lab, f"{name}.img", LEAF_MIB) for name in "ab"], ("--run-dir", lab.path("run"))
+    with open(lab.path("pool.toml"), "w", encoding="utf-8") as file:
+        file.write(f'[[volume]]\nname = "both"\nkind = "linear"\nlabels = true\nchildren = {json.dumps(parts)}\n')
+    volume = lab.path("pool.toml") + "#both"
+    refused(lab, "volume", "check", *parts, *run_dir, says=["not sound: 2 of 2"])
+    thinwire(lab, "volume", "create", volume, *run_dir)
+
+    def found(expect):
+        done = thinwire(lab, "volume", "check", *parts, "--json", *run_dir, expect=expect)
+        told = json.loads(done.stdout)
+        return [part["state"] for part in told["parts"]], [whole["can_be_used"] for whole in told["volumes"]]
+
+    def damage(at):
+        with open(parts[1], "r+b") as file:
+            file.seek(at + 2000)
+            file.write(b"rotten")
+    check(found(0) == (["sound"] * 2, [True]), f"{found(0)}")
+    said = thinwire(lab, "volume", "check", *parts, *run_dir).stdout
+    check('"both" can be used' in said and "part 1 (counted from 0)" in said, said)
+    copies = (24 << 10, (512 + 24) << 10)
+    # The first three labels end in the second copy, so the older one is the first.
+    damage(copies[0])
+    check(found(1) == (["sound", "serves"], [True]), f"{found(1)}")
+    thinwire(lab, "bench", volume, "--rw", "randwrite", "--runtime", "1", *run_dir)
+    check(found(0) == (["sound"] * 2, [True]), f"put right: {found(0)}")
+    for at in copies:
+        damage(at)
+    check(found(1) == (["sound", "unusable"], [False]), f"{found(1)}")
+    done = refused(lab, "volume", "check", *parts, *run_dir, says=["not sound: 1 of 2; volumes that cannot be used: 1 of 1"])
+    check("has no intact label" in done.stdout and '"both" cannot be used' in done.stdout, done.stdout)
 
 
 @test(seconds=60)

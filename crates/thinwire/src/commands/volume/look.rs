@@ -17,7 +17,10 @@ use crate::rundir::SCHEMA;
 use crate::uri::VolumeSpec;
 
 /// The labels of all, each opened to be read; why not of those that cannot be.
-fn look_at(parts: &[VolumeSpec], common: &VolumeCommon) -> Outcome<Vec<Result<SeenPart, String>>> {
+pub(super) fn look_at(
+    parts: &[VolumeSpec],
+    common: &VolumeCommon,
+) -> Outcome<Vec<Result<SeenPart, String>>> {
     let (signals, _) = catch_signals(2, &parts.iter().collect::<Vec<_>>())?;
     let mut options = options_of(common, &signals)?;
     options.read_only = true;
@@ -175,6 +178,20 @@ fn text_of(part: &JsonPart) -> String {
     output::printable(&text)
 }
 
+/// The wholes that these are parts of, and in which places those are.
+pub(super) fn wholes_of(seen: &[Result<SeenPart, String>]) -> Vec<([u8; 16], Vec<usize>)> {
+    let mut wholes: Vec<([u8; 16], Vec<usize>)> = Vec::new();
+    for (place, part) in seen.iter().enumerate() {
+        let Ok(SeenPart { found: Ok(Finding::Label(found)), .. }) = part else { continue };
+        let whole = found.label.whole;
+        match wholes.iter_mut().find(|(uuid, _)| *uuid == whole) {
+            Some((_, places)) => places.push(place),
+            None => wholes.push((whole, vec![place])),
+        }
+    }
+    wholes
+}
+
 /// `volume assemble --json`.
 #[derive(Serialize)]
 struct Assembled {
@@ -195,24 +212,17 @@ pub fn assemble_all(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
     }
     let specs = &specs[..];
     let seen = look_at(specs, common)?;
-    let mut wholes: Vec<([u8; 16], Vec<usize>)> = Vec::new();
     let mut refused = Vec::new();
     for (place, part) in seen.iter().enumerate() {
         match part.as_ref().map(|part| &part.found) {
             Err(why) => refused.push(format!("{} cannot be opened: {why}", specs[place])),
             Ok(Ok(Finding::Blank)) => refused.push(format!("{} has no label", specs[place])),
             Ok(Err(error)) => refused.push(format!("{} {error}", specs[place])),
-            Ok(Ok(Finding::Label(found))) => {
-                let whole = found.label.whole;
-                match wholes.iter_mut().find(|(uuid, _)| *uuid == whole) {
-                    Some((_, places)) => places.push(place),
-                    None => wholes.push((whole, vec![place])),
-                }
-            }
+            Ok(Ok(Finding::Label(_))) => {}
         }
     }
     let mut found = Vec::new();
-    for (_, places) in wholes {
+    for (_, places) in wholes_of(&seen) {
         let parts: Vec<_> = places.iter().filter_map(|&place| seen[place].clone().ok()).collect();
         match assemble(&parts) {
             Ok(whole) => found.push((json_whole(&whole, &places, specs), whole)),
