@@ -6,8 +6,8 @@ mod tests;
 use std::time::{Duration, Instant};
 
 use thinwire_modules::meta::{
-    Assembly, Finding, Label, LabelError, LabelOutcome, Labels, OpeningError, SeenPart,
-    WholeOpening, assemble,
+    Assembly, AssemblyError, Finding, Label, LabelError, LabelOutcome, Labels, OpeningError,
+    SeenPart, WholeOpening, assemble,
 };
 use thinwire_modules::{Child, Module, ModuleError, Options};
 use thinwire_runtime::clock::entropy_bytes;
@@ -47,7 +47,11 @@ pub fn open_whole(
     mut children: Vec<Box<dyn Volume>>,
     by: &Opening<'_>,
 ) -> Outcome<Box<dyn Volume>> {
-    let (readers, seen) = read_all(host, &mut children, by)?;
+    let (mut readers, mut seen) = read_all(host, &mut children, by)?;
+    if by.read_only && matches!(assemble(&seen), Err(AssemblyError::Stale { .. })) {
+        // Somebody else opens it for writing, perhaps: some labels were read before that, and some behind.
+        (readers, seen) = read_all(host, &mut children, by)?;
+    }
     for (place, part) in seen.iter().enumerate() {
         let Ok(Finding::Label(found)) = &part.found else { continue };
         if let Some(fault) = &found.passed_over {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use thinwire_buffer::Pool;
 use thinwire_modules::meta::{NewPart, NewWhole, label_parts};
 use thinwire_runtime::disk;
+use thinwire_volume::{Completion, Geometry, Identity, Io};
 
 use super::*;
 use crate::cli::WireArgs;
@@ -136,4 +137,62 @@ fn a_part_put_back_from_before_the_last_opening_is_refused() {
     // All of one time are a whole.
     (0..2).for_each(|part| std::fs::write(pair.path(part), &before[part]).unwrap());
     pair.open(false).unwrap();
+}
+
+/// A part whose first reads find what it was before somebody opened the whole.
+struct Late {
+    before: Box<dyn Volume>,
+    now: Box<dyn Volume>,
+    reads_before: usize,
+}
+
+impl Volume for Late {
+    fn geometry(&self) -> Geometry {
+        self.now.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.now.identity()
+    }
+
+    fn submit(&mut self, io: Io) {
+        let is_late = self.reads_before == 0;
+        self.reads_before = self.reads_before.saturating_sub(1);
+        if is_late { self.now.submit(io) } else { self.before.submit(io) }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.before.poll(done);
+        self.now.poll(done);
+    }
+
+    fn outstanding(&self) -> usize {
+        self.before.outstanding() + self.now.outstanding()
+    }
+}
+
+#[test]
+fn who_reads_while_it_is_opened_looks_again() {
+    // Both copies of a label; then those that it finds when it looks again.
+    for (reads_before, is_opened) in [(0, true), (2, true), (4, false)] {
+        let pair = Pair::new("labelled-late");
+        let old = pair.dir.path().join("old.img");
+        std::fs::copy(pair.path(0), &old).unwrap();
+        pair.open(false).unwrap();
+        let (host, pool) = (Host::new().unwrap(), Pool::new(0));
+        let [before, now, other] = [old, pair.path(0), pair.path(1)].map(|path| {
+            let opened = disk::open_store(&path, &Default::default(), &pool, &mut |_| {});
+            opened.unwrap().volume
+        });
+        let VolumeSpec::Over { module, options, children: specs, .. } = &pair.spec else {
+            unreachable!()
+        };
+        let late: Box<dyn Volume> = Box::new(Late { before, now, reads_before });
+        let interrupt = Interrupt { signals: None, stop: None };
+        let by = Opening { interrupt, until: None, in_order: false, read_only: true };
+        let opened = open_whole(&host, (module, options), specs, vec![late, other], &by);
+        let why = opened.err().map(|e| e.to_string());
+        assert_eq!(why.is_none(), is_opened, "{reads_before}: {why:?}");
+        assert!(why.is_none_or(|why| why.contains("1 opening behind")));
+    }
 }
