@@ -4,11 +4,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Fate, SharedStore, World, stamp, station};
+use common::{DEVICE, Fate, SERVER, SharedStore, World, stamp, station};
 use thinwire_aoe::{AoeClientConfig, AoeClientState};
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::{ErrorKind, Identity, Op};
-use thinwire_wire::aoe::{AoeCommand, ConfigCommand, ConfigQuery, Header};
+use thinwire_wire::aoe::{AoeCommand, ConfigCommand, ConfigQuery, ErrorCode, Header};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -109,6 +109,22 @@ fn a_write_that_is_refused_for_too_long() {
     assert_eq!(world.wait(token), Err(ErrorKind::Away));
     let told = |text: &String| text.contains("goes on refusing (reserved)");
     assert!(world.client_notes.iter().any(told), "{:?}", world.client_notes);
+}
+
+/// What a server has refused is asked again and done; that it refused it once more, or comes late, says nothing any more.
+#[test]
+fn a_refusal_that_comes_late() {
+    let mut world = World::new();
+    let client = world.open(1);
+    world.write(client, 8, &stamp(8, 8, 1)).unwrap();
+    let asked = world.seen.iter().rev().find(|seen| seen.is_write()).expect("it was asked");
+    let mut bytes = Vec::new();
+    asked.header.refuse(DEVICE, ErrorCode::Reserved).put(&mut bytes);
+    world.say_to(client, SERVER, &bytes);
+    world.pass(SECOND);
+    let report = world.client(client).report();
+    assert_eq!((report.late, report.refused), (1, 0));
+    assert_eq!(world.client(client).refusal(), None);
 }
 
 /// Who ends does not wait for ever for what is refused.

@@ -64,6 +64,11 @@ impl Finding {
         if self.is_over() { Time::NEVER } else { self.next }
     }
 
+    /// This is asked now.
+    pub fn asks(&self, tag: u32) -> bool {
+        !self.is_over() && self.tag == tag
+    }
+
     /// Since when it is looked for, if it is.
     pub fn since(&self) -> Option<Time> {
         (!self.is_over()).then_some(self.since)
@@ -180,6 +185,7 @@ impl AoeClient {
         }
         self.finding.enter(Stage::Over, self.now);
         (self.is_known, self.heard_at, self.looked_at) = (true, self.now, self.now);
+        self.refusal = None;
         true
     }
 }

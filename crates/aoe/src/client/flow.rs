@@ -346,10 +346,15 @@ impl AoeClient {
                 }
             }
             Body::Refused => {
+                let piece = self.tags.get(&frame.header.tag).copied();
+                if piece.is_none() && !self.finding.asks(frame.header.tag) {
+                    // What it refuses was done meanwhile, under another tag.
+                    return self.report.late += 1;
+                }
                 // As Linux does: it is asked again.
                 self.report.refused += 1;
                 self.refusal = frame.header.code();
-                if let Some(&(number, at)) = self.tags.get(&frame.header.tag) {
+                if let Some((number, at)) = piece {
                     let request = self.requests.get_mut(&number).expect("its tags are known");
                     let refused = &mut request.pieces[at].refused;
                     let since = refused.map_or(self.now, |refusal| refusal.since);
