@@ -383,6 +383,10 @@ impl AoeClient {
     fn on_done(&mut self, tag: u32, registers: &AtaRegisters, rx: &RxFrame) {
         let Some(&(number, at)) = self.tags.get(&tag) else {
             self.strays.on_answer(tag);
+            if registers.is_done() {
+                // What it had refused, and was given up, it has done after all.
+                self.refusal = None;
+            }
             return self.report.late += 1;
         };
         let request = self.requests.get_mut(&number).expect("its tags are known");
