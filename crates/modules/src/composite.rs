@@ -1,5 +1,7 @@
 //! [`Composite`]: the base of modules, which does what all of them do alike.
 
+use thinwire_buffer::Time;
+
 use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume, VolumeEvent};
 
 use crate::below::Below;
@@ -97,6 +99,11 @@ impl<L: Layout> Volume for Composite<L> {
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
         let Composite { layout, below, geometry, growth, .. } = self;
         growth.take_events(layout, below, geometry, events);
+    }
+
+    fn turn(&mut self, now: Time) -> Time {
+        let turned = self.below.volumes().iter_mut().map(|volume| volume.turn(now));
+        turned.min().unwrap_or(Time::NEVER)
     }
 
     fn refresh(&mut self) -> bool {

@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod tests;
 
+use thinwire_buffer::Time;
+
 use thinwire_volume::{
     Completion, Geometry, Identity, Io, IoFlags, Op, Token, Volume, VolumeEvent,
 };
@@ -139,6 +141,10 @@ impl Volume for Dealt {
 
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
         self.chunks.poll_events(events);
+    }
+
+    fn turn(&mut self, now: Time) -> Time {
+        self.chunks.turn(now)
     }
 
     fn refresh(&mut self) -> bool {

@@ -3,7 +3,7 @@
 
 mod tests;
 
-use thinwire_buffer::{Pool, SegList};
+use thinwire_buffer::{Pool, SegList, Time};
 
 use thinwire_volume::stores::{FileStore, MemoryStore};
 use thinwire_volume::testing::{MemDisk, Puppet, exercise};
@@ -37,6 +37,7 @@ fn obey(module: &Module) {
         payload(module, count);
         counts(module, count);
         rest(module, count);
+        turns(module, count);
         shape(module, count);
         identity(module, count);
         no_record(module, count);
@@ -56,6 +57,18 @@ fn rest(module: &Module, count: usize) {
     }
     volume.submit(Io::new(1, Op::Read, 0, 512));
     assert!(!volume.is_at_rest(), "somebody waits");
+}
+
+/// All are told the time, and who wants to be told it again first decides.
+fn turns(module: &Module, count: usize) {
+    let puppets = puppets(count);
+    let mut volume = over(module, &puppets);
+    assert_eq!(volume.turn(Time(5)), Time::NEVER, "nobody waits for anything");
+    for (nth, puppet) in puppets.iter().enumerate().rev() {
+        puppet.want_turn(Time(100 + nth as u64));
+        assert_eq!(volume.turn(Time(7)), Time(100 + nth as u64), "the earliest of all");
+    }
+    assert!(puppets.iter().all(|puppet| puppet.turned() == Some(Time(7))), "all are told");
 }
 
 fn puppets(count: usize) -> Vec<Puppet> {

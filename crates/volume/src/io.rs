@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use thinwire_buffer::SegList;
+use thinwire_buffer::{SegList, Time};
 
 use crate::{CacheReport, ErrorKind, IoError, VolumeEvent};
 
@@ -278,6 +278,15 @@ pub trait Volume {
     /// False if there is nothing to look at, now and later.
     fn refresh(&mut self) -> bool {
         false
+    }
+
+    /// What time it is: to be said once a turn by whoever drives the volume, before [`Volume::poll`], and never less than
+    /// before. Returns when it is to be said again at the latest, [`Time::NEVER`] if it need not be: a volume that waits for
+    /// nothing but its I/Os. May submit I/O below, completes none. A volume of volumes tells all below it, and returns the
+    /// earliest.
+    fn turn(&mut self, now: Time) -> Time {
+        let _ = now;
+        Time::NEVER
     }
 
     /// Somebody is there who may submit as this user ([`Io::user`]), and relies from now on on what its flushes say,

@@ -1,5 +1,7 @@
 //! [`Layer`]: the base of volumes over one other, which are that one but for what they do themselves.
 
+use thinwire_buffer::Time;
+
 use crate::{CacheReport, Completion, Geometry, Identity, Io, Volume, VolumeEvent};
 
 /// A volume that has the shape, identity and events of the one below it: whatever is not said here it passes on.
@@ -30,6 +32,12 @@ pub trait Layer {
 
     /// Somebody is about to hear of what has happened below.
     fn before_events(&mut self) {}
+
+    /// What time it is, as [`Volume::turn`]; the volume below hears of it by itself.
+    fn own_turn(&mut self, now: Time) -> Time {
+        let _ = now;
+        Time::NEVER
+    }
 
     /// How it does, if it is a cache.
     fn own_cache(&self) -> Option<CacheReport> {
@@ -81,6 +89,11 @@ impl<L: Layer> Volume for L {
         self.below_mut().refresh()
     }
 
+    fn turn(&mut self, now: Time) -> Time {
+        let own = self.own_turn(now);
+        own.min(self.below_mut().turn(now))
+    }
+
     fn cache(&self) -> Option<CacheReport> {
         self.own_cache().or_else(|| self.below().cache())
     }
@@ -109,5 +122,61 @@ impl<V: Volume + ?Sized> Layer for Box<V> {
 
     fn taken(&self) -> usize {
         (**self).outstanding()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thinwire_buffer::Pool;
+
+    use super::*;
+    use crate::testing::Puppet;
+    use crate::{Owing, Unaligned};
+
+    /// A layer that waits for something itself.
+    struct Waits(Box<dyn Volume>);
+
+    impl Layer for Waits {
+        type Below = dyn Volume;
+
+        fn below(&self) -> &Self::Below {
+            &*self.0
+        }
+
+        fn below_mut(&mut self) -> &mut Self::Below {
+            &mut *self.0
+        }
+
+        fn take(&mut self, io: Io) {
+            self.0.submit(io);
+        }
+
+        fn bring(&mut self, done: &mut Vec<Completion>) {
+            self.0.poll(done);
+        }
+
+        fn taken(&self) -> usize {
+            self.0.outstanding()
+        }
+
+        fn own_turn(&mut self, _: Time) -> Time {
+            Time(40)
+        }
+    }
+
+    #[test]
+    fn time_goes_through_and_the_earliest_wish_comes_back() {
+        let puppet = Puppet::new(1, Puppet::GEOMETRY);
+        let owing = Owing::new(puppet.clone(), false);
+        let mut volume: Box<dyn Volume> = Box::new(Unaligned::new(owing, Pool::new(0)));
+        for (now, wish) in [(1, 30), (2, 50), (3, u64::MAX)] {
+            puppet.want_turn(Time(wish));
+            assert_eq!(volume.turn(Time(now)), Time(wish));
+            assert_eq!(puppet.turned(), Some(Time(now)));
+        }
+        let mut waits = Waits(volume);
+        assert_eq!(waits.turn(Time(4)), Time(40), "its own is earlier");
+        puppet.want_turn(Time(30));
+        assert_eq!((waits.turn(Time(5)), puppet.turned()), (Time(30), Some(Time(5))));
     }
 }

@@ -1,5 +1,7 @@
 //! A volume whose users rely on flushes alone: what it loses, a flush tells each of them.
 
+use thinwire_buffer::Time;
+
 use crate::{
     CacheReport, Completion, ErrorKind, Geometry, Identity, Io, IoError, Op, Slab, Token, Volume,
     VolumeEvent,
@@ -387,6 +389,10 @@ impl<V: Volume> Volume for Owing<V> {
 
     fn refresh(&mut self) -> bool {
         self.below.refresh()
+    }
+
+    fn turn(&mut self, now: Time) -> Time {
+        self.below.turn(now)
     }
 
     fn cache(&self) -> Option<CacheReport> {

@@ -19,7 +19,7 @@ mod locks;
 #[cfg(test)]
 mod tests;
 
-use thinwire_buffer::{Buf, Pool, SegList};
+use thinwire_buffer::{Buf, Pool, SegList, Time};
 
 use self::locks::RangeLocks;
 use crate::{Completion, Extent, Geometry, Identity, Io, IoError, Op, Token, Volume, VolumeEvent};
@@ -504,6 +504,10 @@ impl<V: Volume> Volume for Unaligned<V> {
 
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
         self.inner.poll_events(events);
+    }
+
+    fn turn(&mut self, now: Time) -> Time {
+        self.inner.turn(now)
     }
 
     fn refresh(&mut self) -> bool {

@@ -1,6 +1,6 @@
 //! All modules keep the rules; and one that breaks a rule is found out.
 
-use thinwire_buffer::{Pool, SegList};
+use thinwire_buffer::{Pool, SegList, Time};
 
 use thinwire_volume::{Completion, Geometry, Identity, Io, Op, VolumeEvent, WriterRecord};
 
@@ -81,6 +81,7 @@ enum Broken {
     Record,
     WrongBlock,
     NoSize,
+    Timeless,
 }
 
 /// A volume that passes all on, but for how it is broken.
@@ -179,6 +180,13 @@ impl Volume for Planted {
         self.inner.is_at_rest()
     }
 
+    fn turn(&mut self, now: Time) -> Time {
+        match self.broken {
+            Broken::Timeless => Time::NEVER,
+            _ => self.inner.turn(now),
+        }
+    }
+
     fn refresh(&mut self) -> bool {
         self.inner.refresh()
     }
@@ -219,6 +227,7 @@ canary!(a_feature_that_one_lacks_is_found: Features above, "features that all ha
 canary!(a_forgotten_size_is_found: NoSize above, "it has a size");
 canary!(an_identity_of_its_own_is_found: Identity below, "not by who is below");
 canary!(a_record_is_found: Record above, "have no record");
+canary!(a_volume_without_time_is_found: Timeless below, "the earliest of all");
 canary!(a_read_of_another_block_is_found: WrongBlock above, "block");
 
 #[test]

@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use thinwire_buffer::Time;
+
 use crate::{Completion, ErrorKind, Features, Geometry, Identity, Io, Volume, VolumeEvent};
 
 /// Completes what it is told to, when it is told to. A handle: the test keeps a clone of what it gives
@@ -29,6 +31,9 @@ struct Told {
     is_busy: Cell<bool>,
     polls: Cell<usize>,
     questions: Cell<usize>,
+    /// What time it was told last, and when it wants to be told next.
+    turned: Cell<Option<Time>>,
+    wants: Cell<Time>,
 }
 
 impl Puppet {
@@ -65,6 +70,8 @@ impl Puppet {
             is_busy: Cell::new(false),
             polls: Cell::new(0),
             questions: Cell::new(0),
+            turned: Cell::new(None),
+            wants: Cell::new(Time::NEVER),
         }))
     }
 
@@ -137,6 +144,16 @@ impl Puppet {
         self.0.identity.set(Identity { identity, incarnation: incarnation + 1 });
     }
 
+    /// Wants to be told the time again then.
+    pub fn want_turn(&self, at: Time) {
+        self.0.wants.set(at);
+    }
+
+    /// What time it was told last.
+    pub fn turned(&self) -> Option<Time> {
+        self.0.turned.get()
+    }
+
     /// How often it was polled.
     pub fn polls(&self) -> usize {
         self.0.polls.get()
@@ -192,6 +209,11 @@ impl Volume for Puppet {
 
     fn is_at_rest(&self) -> bool {
         self.0.outstanding.get() == 0 && !self.0.is_busy.get()
+    }
+
+    fn turn(&mut self, now: Time) -> Time {
+        self.0.turned.set(Some(now));
+        self.0.wants.get()
     }
 
     fn refresh(&mut self) -> bool {
