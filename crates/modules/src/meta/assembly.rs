@@ -74,6 +74,7 @@ pub fn label_parts(whole: &NewWhole<'_>, parts: &[NewPart]) -> Result<Vec<Label>
             opening: [0; 16],
             content: part.content,
             writer: None,
+            state: Vec::new(),
         };
         label.encode().map(|_| label)
     };

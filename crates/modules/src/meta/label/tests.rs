@@ -30,6 +30,7 @@ pub(in crate::meta) fn sample(module: &str, parts: u8) -> Label {
         opening: [0xa5; 16],
         content: Identity { identity: [0xc0; 16], incarnation: 0x0102_0304_0506_0708 },
         writer: None,
+        state: Vec::new(),
     }
 }
 
@@ -47,8 +48,17 @@ fn any_label() -> impl Strategy<Value = Label> {
     let sizes = (1..1_u64 << 40, 1..=u64::MAX >> 12, 256..1_u64 << 40);
     let writer = prop::option::of((any::<u64>(), any::<[u8; 16]>(), "[a-zä]{0,32}"));
     let ids = (any::<[u8; 16]>(), any::<u64>(), any::<[u8; 16]>());
-    (names, module, sizes, writer, ids, any::<(u16, u64)>()).prop_map(
-        |(name, (module, parts, seed), (size, whole, start), writer, ids, (role, chosen))| {
+    let state = prop::collection::vec(any::<u8>(), 0..=LABEL_STATE_BYTES_MAX);
+    let chosen = any::<(u16, u64)>();
+    (names, module, sizes, writer, (ids, state), chosen).prop_map(
+        |(
+            name,
+            (module, parts, seed),
+            (size, whole, start),
+            writer,
+            (ids, mut state),
+            (role, chosen),
+        )| {
             let module = &MODULES[module];
             let count = parts
                 .clamp(*module.children.start() as u16, (*module.children.end()).min(150) as u16);
@@ -67,6 +77,8 @@ fn any_label() -> impl Strategy<Value = Label> {
                     options.set(option, value);
                 }
             }
+            let rows = usize::from(count) + options.iter().count();
+            state.truncate(LABEL_BYTES - row(rows));
             Label {
                 generation: chosen.max(1),
                 features: LabelFeatures::default(),
@@ -85,6 +97,7 @@ fn any_label() -> impl Strategy<Value = Label> {
                     holder,
                     name: HolderName::new(&name),
                 }),
+                state,
             }
         },
     )
