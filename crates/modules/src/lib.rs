@@ -53,6 +53,7 @@ mod dealt;
 mod events;
 mod linear;
 pub mod meta;
+pub mod mirror;
 #[cfg(test)]
 mod observed;
 mod options;
