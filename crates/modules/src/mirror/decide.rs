@@ -24,7 +24,7 @@ pub struct OpeningPlan {
     pub state: MirrorState,
     /// Legs that have all data, as bits; where a region was open at a crash they may differ.
     pub current: u8,
-    /// Legs that are there and have to be copied to, counted from 0.
+    /// Legs that are there and have to be copied to, counted from 0: each as it is on record, until that begins.
     pub resync: Vec<(usize, ResyncExtent)>,
     /// It is another state than the labels of all current legs have: a new generation, to be durable before anything
     /// is served.
@@ -98,8 +98,16 @@ pub fn decide(seen: &[Option<MirrorState>], degraded: bool) -> Result<OpeningPla
                 current |= 1 << leg;
             }
             Some(own) => {
-                resync.push((leg, extent(record, leg, own)));
-                state.legs[leg] = LegState::Resyncing { at: own.generation };
+                let extent = extent(record, leg, own);
+                resync.push((leg, extent));
+                if recorded == LegState::InSync {
+                    // What is there under another generation is an old copy, and never trusted.
+                    let at = match extent {
+                        ResyncExtent::Bitmap => own.generation,
+                        ResyncExtent::Full => record.generation,
+                    };
+                    state.legs[leg] = LegState::Behind { at };
+                }
             }
         }
     }

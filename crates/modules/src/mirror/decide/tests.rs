@@ -45,9 +45,9 @@ fn a_leg_that_names_others_as_current_is_not_served_alone() {
 fn a_leg_that_was_dropped_gets_what_its_bitmap_says() {
     let ahead = state(6, &[5, 4], &[InSync, Behind { at: id(5) }]);
     let back = plan(&[ahead.clone(), state(5, &[4], &BOTH)], false);
-    assert_eq!((back.current, back.changes), (0b01, true));
+    assert_eq!((back.current, back.changes), (0b01, false));
     assert_eq!(back.resync, [(1, ResyncExtent::Bitmap)]);
-    assert_eq!(back.state.legs, [InSync, Resyncing { at: id(5) }]);
+    assert_eq!(Some(back.state), ahead);
     // Rule 25: an older copy of it, and one that nobody has seen.
     for old in [state(4, &[3], &BOTH), state(0, &[], &[InSync, Resyncing { at: id(0) }])] {
         let back = plan(&[ahead.clone(), old], false);
@@ -110,6 +110,7 @@ fn half_a_replacement_is_not_served() {
     let ended = plan(&[state(10, &[9, 8, 5], &BOTH), half], false);
     assert_eq!((ended.current, ended.changes), (0b01, true));
     assert_eq!(ended.resync, [(1, ResyncExtent::Bitmap)]);
+    assert_eq!(ended.state.legs, [InSync, Behind { at: id(5) }]);
 }
 
 /// A crash between the labels of two legs: both had all that was completed.
@@ -126,6 +127,7 @@ fn a_change_that_was_cut_off_drops_nobody() {
     // Two generations back is an old copy.
     let old = plan(&[ahead, state(3, &[], &[InSync; 3]), None], false);
     assert_eq!((old.current, old.resync), (0b001, vec![(1, ResyncExtent::Full)]));
+    assert_eq!(old.state.legs[1], Behind { at: id(5) });
 }
 
 /// Rule 16: other content is left alone.
