@@ -155,6 +155,9 @@ impl Mirror {
 
     /// When the first region is to be closed.
     pub(super) fn next_close(&mut self) -> Time {
+        if self.record.is_changing() || self.phase != Phase::Serving {
+            return Time::NEVER;
+        }
         let retry = if self.regions.is_dirty() { self.intent.retry_at } else { Time::NEVER };
         let retry = if retry > self.now { retry } else { Time::NEVER };
         match self.intent.is_closing {

@@ -9,6 +9,7 @@
 //!   one order.
 //! * `record` makes durable how the legs stand before anything is completed that depends on it (rules 3 and 6).
 //! * `opening` chooses one leg for what was open at a crash (rule 4), and takes legs in.
+//! * `standing` drops legs that fail, and has those copied to that have lost something.
 //! * `resync` copies what legs lack, under the lock of what it copies (rule 5), and what one leg could not read.
 //!
 //! What a leg may do wrong: fail an I/O (it is dropped, or what it could not read is written again), lose what it has not
@@ -27,6 +28,7 @@ mod record;
 mod regions;
 mod resync;
 mod serve;
+mod standing;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -129,6 +131,17 @@ struct Job {
     error: Option<IoError>,
     data: SegList,
     extents: Vec<Extent>,
+}
+
+impl Job {
+    /// What is outstanding of it takes bytes of a leg that count.
+    fn is_read(&self) -> bool {
+        match &self.task {
+            Task::User => matches!(self.io.op, Op::Read | Op::BlockStatus),
+            Task::Copy(copy) => !copy.is_read,
+            _ => false,
+        }
+    }
 }
 
 enum Task {
@@ -243,10 +256,10 @@ impl Mirror {
             return;
         }
         let Some(sub) = self.subs.remove(completion.token) else { return };
+        at.outstanding -= 1;
         if sub.is_orphan {
             return;
         }
-        at.outstanding -= 1;
         let data_start = at.label.data_start;
         let job = self.jobs.get_mut(sub.job);
         match &mut completion.result {
@@ -334,13 +347,15 @@ impl Mirror {
     /// Takes what has happened to a leg, before what it has completed.
     fn look_at_events(&mut self, leg: usize) {
         let Some(at) = &mut self.legs[leg] else { return };
-        let events = at.volume.events();
-        if std::mem::replace(&mut at.events, events) == events {
+        if at.volume.events() == at.events {
             return;
         }
         let mut news = Vec::new();
         at.volume.poll_events(&mut news);
-        at.events = at.volume.events();
+        // Also what nobody need know counts: a count that goes back would hide what comes next.
+        let events = at.volume.events();
+        let more = events.wrapping_sub(std::mem::replace(&mut at.events, events));
+        self.news_count = self.news_count.wrapping_add(more);
         for event in news {
             match event {
                 VolumeEvent::Lost => self.on_loss(leg),
@@ -349,22 +364,6 @@ impl Mirror {
                 VolumeEvent::Shrunk => {}
             }
         }
-    }
-
-    /// A leg may have lost what it had not flushed. If another has it, this one is resynced, and nobody need know.
-    fn on_loss(&mut self, leg: usize) {
-        let bit = 1 << leg;
-        if self.active & bit == 0 {
-            return;
-        }
-        if self.in_sync == bit {
-            self.news.push(VolumeEvent::Lost);
-            self.news_count += 1;
-            let others = self.regions.all() & !bit;
-            return self.regions.add_stale_where_open(others);
-        }
-        self.regions.add_stale_where_open(bit);
-        self.demote(leg);
     }
 
     /// Tells how an I/O has ended, once what it depends on is on record.
@@ -382,112 +381,6 @@ impl Mirror {
             Err(error) if error.op == Op::Flush => self.ready.insert(0, completion),
             _ => self.ready.push(completion),
         }
-    }
-
-    /// Drops a leg that cannot be used, if there is another.
-    fn drop_if_spare(&mut self, leg: usize, has_failed: bool) {
-        let bit = 1 << leg;
-        if self.in_sync & !bit != 0 {
-            self.drop_leg(leg, has_failed);
-        }
-    }
-
-    /// Nothing is done with a leg any more: it lacks what is open, and all that is written from now on. What it had
-    /// outstanding has failed there, however it ends.
-    fn drop_leg(&mut self, leg: usize, has_failed: bool) {
-        let bit = 1 << leg;
-        let Some(at) = &mut self.legs[leg] else { return };
-        debug_assert!(self.in_sync & !bit != 0, "the last leg in sync");
-        if (self.active | self.record.joining) & bit == 0 {
-            return;
-        }
-        let left = at.own.generation;
-        at.label_since = None;
-        self.in_sync &= !bit;
-        self.active &= !bit;
-        self.record.forget(leg);
-        self.state.legs[leg] = match has_failed {
-            true => LegState::Failed { at: left },
-            false => LegState::Behind { at: left },
-        };
-        self.record.want();
-        self.regions.add_stale_where_open(bit);
-        let mut orphaned = std::mem::take(&mut self.orphaned);
-        for (_, sub) in self.subs.iter_mut() {
-            if usize::from(sub.leg) == leg && !std::mem::replace(&mut sub.is_orphan, true) {
-                orphaned.push(sub.job);
-            }
-        }
-        for id in orphaned.drain(..) {
-            let job = self.jobs.get_mut(id);
-            let error = job.io.error(ErrorKind::Away, NAME);
-            // Not by way of what may drop it again.
-            job.pending -= 1;
-            job.failed |= bit;
-            job.ok &= !bit;
-            _ = job.error.get_or_insert(error);
-            if job.pending == 0 {
-                self.ripe.push_back(id);
-            }
-        }
-        self.orphaned = orphaned;
-    }
-
-    /// A leg in sync is not: others have what it lacks. It gets what is written all the same.
-    fn demote(&mut self, leg: usize) {
-        let bit = 1 << leg;
-        let Some(at) = &self.legs[leg] else { return };
-        if (self.in_sync | self.record.promoting) & bit == 0 {
-            return;
-        }
-        debug_assert!(self.in_sync & !bit != 0, "the last leg in sync");
-        self.in_sync &= !bit;
-        self.record.promoting &= !bit;
-        self.state.legs[leg] = LegState::Resyncing { at: at.own.generation };
-        self.record.want();
-        self.regions.look_again();
-    }
-
-    /// Everything ends here: what is outstanding, and what comes.
-    fn stop(&mut self, kind: ErrorKind) {
-        if self.stopped.replace(kind).is_some() {
-            return;
-        }
-        self.subs.iter_mut().for_each(|(_, sub)| sub.is_orphan = true);
-        for (error, mut completion) in self.held.drain(..) {
-            completion.result = completion.result.and(Err(IoError { kind, ..error }));
-            (completion.data, completion.extents) = (SegList::new(), Vec::new());
-            self.ready.push(completion);
-        }
-        for (_, job) in self.jobs.iter_mut() {
-            if matches!(job.task, Task::User) {
-                let error = job.io.error(kind, NAME);
-                self.ready.push(Completion::new(job.io.token, Err(error)));
-            }
-        }
-        for io in self.queue.drain(..) {
-            self.ready.push(Completion::new(io.token, Err(io.error(kind, NAME))));
-        }
-        self.jobs = Slab::new();
-        self.ripe.clear();
-    }
-
-    /// Drops legs that have not answered for long. When the next may have.
-    fn check_answers(&mut self) -> Time {
-        let (timeout, mut first) = (self.config.leg_timeout, Time::NEVER);
-        let mut late = 0_u8;
-        let labels = self.legs.iter().enumerate();
-        let labels = labels.filter_map(|(leg, at)| Some((leg, at.as_ref()?.label_since?)));
-        let subs = self.subs.iter_mut().filter(|(_, sub)| !sub.is_orphan);
-        let subs = subs.map(|(_, sub)| (usize::from(sub.leg), sub.since));
-        for (leg, since) in labels.chain(subs) {
-            match since + timeout <= self.now {
-                true => late |= 1 << leg,
-                false => first = first.min(since + timeout),
-            }
-        }
-        bits(late).for_each(|leg| self.drop_if_spare(leg, false));
-        first
     }
 }
 

@@ -141,9 +141,14 @@ impl Mirror {
         features.discard &= features.write_zeroes;
         let mut identity = IdentityHash::new(NAME);
         identity.add(&whole);
+        // Of whole blocks, so that all that is copied is, too.
+        let bytes = bytes / block * block;
+        if bytes == 0 {
+            return Err(unfit("has less data than a block"));
+        }
         let regions = Regions::new(bytes, state.region_shift, legs.len());
         Ok(Mirror {
-            geometry: Geometry { bytes: bytes / block * block, features, ..geometry },
+            geometry: Geometry { bytes, features, ..geometry },
             identity: identity.identity(),
             whole,
             legs,
@@ -260,7 +265,8 @@ impl Mirror {
         if joining == 0 {
             return false;
         }
-        let full = joining & std::mem::take(&mut self.resync.full);
+        let full = joining & self.resync.full;
+        self.resync.full &= !full;
         if full != 0 {
             (0..self.regions.count()).for_each(|region| self.regions.add_stale(region, full));
             // Its label may only be trusted once these are durable.
@@ -291,7 +297,8 @@ impl Mirror {
         let its: Vec<u32> =
             self.subs.iter_mut().filter(|(_, sub)| is_its(sub)).map(|(index, _)| index).collect();
         its.into_iter().for_each(|index| _ = self.subs.remove(index.into()));
-        self.news_count = self.news_count.wrapping_add(gone.volume.events() - gone.events);
+        let untold = gone.volume.events().wrapping_sub(gone.events);
+        self.news_count = self.news_count.wrapping_add(untold);
         Some(gone.volume)
     }
 
@@ -319,10 +326,13 @@ impl Mirror {
         }
         let mut seen = vec![None; self.legs.len()];
         seen[leg] = Some(own.clone());
-        let source =
-            bits(self.in_sync).next().and_then(|leg| Some((leg, self.legs[leg].as_ref()?)));
-        let Some((source, newest)) = source else { return unfit("comes too late") };
-        seen[source] = Some(MirrorState { legs: self.state.legs.clone(), ..newest.own.clone() });
+        let Some(source) = bits(self.in_sync).next() else { return unfit("comes too late") };
+        let mut newest = self.state.clone();
+        if self.record.is_wanted() {
+            // It is about to have another generation, which no leg has.
+            newest.advance([u8::MAX; 16]);
+        }
+        seen[source] = Some(newest);
         let plan = decide(&seen, true).map_err(MirrorError::Refused)?;
         let Some((_, extent)) = plan.resync.iter().find(|(resynced, _)| *resynced == leg) else {
             return unfit("has other content than it had");

@@ -39,6 +39,11 @@ impl Record {
         self.is_wanted = true;
     }
 
+    /// They do, and nothing of that has been begun to be written.
+    pub fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
     /// Completions wait.
     #[inline]
     pub fn is_changing(&self) -> bool {

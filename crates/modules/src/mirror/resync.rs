@@ -26,7 +26,7 @@ pub(super) struct Copy {
     /// Of a resync; else it is what a target could not read.
     is_resync: bool,
     /// It has been read.
-    is_read: bool,
+    pub is_read: bool,
 }
 
 /// A region that is being copied.
@@ -210,6 +210,17 @@ impl Mirror {
         self.forget_copied(is_durable);
         if !is_durable {
             self.resync.retry_at = self.now + RETRY_AFTER;
+        }
+    }
+
+    /// What a leg got and has not flushed does not count any more.
+    pub(super) fn forget_copies(&mut self, leg: usize) {
+        let current = self.resync.current.as_ref().map(|region| region.number);
+        for &region in self.resync.copied.iter().chain(&current) {
+            let lacking = self.regions.stale(region) & 1 << leg;
+            if lacking != 0 {
+                self.regions.add_stale(region, lacking);
+            }
         }
     }
 

@@ -168,11 +168,16 @@ fn play(acts: &[Act], world: &mut World) {
             }
             Fail(disk) => world.disks[disk].fail(Some(ErrorKind::Io)),
             Lose(disk) => world.disks[disk].lose(),
+            // A copy of it may be under way again by now.
+            Back(disk) if !world.is_dropped(disk) => {}
             Back(disk) => world.bring_back(disk),
         }
         world.note();
     }
 }
+
+/// Workloads that are made up.
+const WORKLOADS: u64 = 200;
 
 /// Blocks that workloads write.
 const BLOCKS: [u64; 5] = [0, SMALL, SMALL + 1, SMALL + 2, SMALL + 3];
@@ -414,6 +419,60 @@ fn a_leg_that_comes_back_is_whole_in_the_end() {
 #[test]
 fn what_one_leg_loses_another_has() {
     holds([0, 1].map(loses), 1000);
+}
+
+/// Somebody does this and that, while one leg fails, loses and comes back.
+fn anything(rng: &mut SplitMix64) -> Vec<Act> {
+    let (leg, mut has_failed, mut acts) = (rng.below(2) as usize, false, Vec::new());
+    for stamp in 1..16 {
+        let block = SMALL + rng.below(3);
+        let act = match rng.below(13) {
+            0 if !has_failed => {
+                has_failed = true;
+                Fail(leg)
+            }
+            0..=2 if has_failed => {
+                has_failed = false;
+                // Until it is dropped.
+                acts.extend([Flush, Wait, Turn, Wait, Back(leg)]);
+                Steps(rng.below(9) as usize)
+            }
+            3 => Flush,
+            4 => Wait,
+            5 => Tick,
+            6 => Pass(rng.below(4)),
+            7 => Durable(block, stamp),
+            8 => Steps(rng.below(6) as usize),
+            9 if !has_failed => Lose(leg),
+            _ => Write(block, 1 + rng.below(2), stamp),
+        };
+        acts.push(act);
+    }
+    acts.push(Wait);
+    acts
+}
+
+#[test]
+fn short_workloads_at_random_keep_what_they_promise() {
+    let mut count = 0;
+    for seed in 0..WORKLOADS {
+        let acts = anything(&mut SplitMix64::new(seed));
+        let order = if seed % 2 == 0 { Order::Random } else { Order::Last(seed as usize / 2 % 2) };
+        let mut world = World::open(clean(2), order, seed);
+        play(&acts, &mut world);
+        let mut rng = SplitMix64::new(seed);
+        let step = world.moments.len().div_ceil(20);
+        for (nth, moment) in world.moments.iter().enumerate().step_by(step) {
+            for fates in fates(&moment.disks, &mut rng, 4) {
+                let disks = moment.disks.iter().zip(&fates);
+                let contents: Vec<_> = disks.map(|(disk, fates)| disk.after(fates)).collect();
+                let told = |why| format!("{seed} {acts:?}, moment {nth}, {fates:?}: {why}");
+                let checked = check(moment, contents, MirrorCanary::None, false);
+                count += checked.map_err(told).unwrap();
+            }
+        }
+    }
+    assert!(count > 1000, "only {count} crashes");
 }
 
 /// Of these acts, in some order, a crash shows it.

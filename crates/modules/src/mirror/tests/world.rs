@@ -329,6 +329,12 @@ impl World {
         }
     }
 
+    /// Nothing is done with a leg, now or soon.
+    pub fn is_dropped(&self, leg: usize) -> bool {
+        let Mirror { active, record, .. } = &self.mirror;
+        (active | record.joining) >> leg & 1 == 0
+    }
+
     /// A leg that was dropped comes back, as another attachment.
     pub fn bring_back(&mut self, disk: usize) {
         self.disks[disk].fail(None);
