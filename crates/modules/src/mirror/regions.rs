@@ -103,7 +103,7 @@ impl Regions {
         (start, self.bytes.min(start + (1 << self.shift)))
     }
 
-    /// A write there begins. False if its bits have to be made durable first: their block is to be written.
+    /// A write there begins. False if its bits have to be made durable first: their block is to be written, or is just being.
     #[inline]
     pub fn begin_write(&mut self, region: u32) -> bool {
         let place = &mut self.places[region as usize];
@@ -116,7 +116,7 @@ impl Regions {
         let open = &mut self.open[*place as usize - 1];
         open.outstanding += 1;
         let is_durable = open.is_durable;
-        if !is_durable {
+        if !is_durable && !open.is_asked {
             self.soil(region / REGIONS_EACH as u32);
         }
         is_durable

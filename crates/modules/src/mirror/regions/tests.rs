@@ -23,6 +23,7 @@ fn a_region_is_open_from_its_first_write_until_long_after_its_last() {
     assert_eq!(regions.take_dirty(), Some(0));
     assert_eq!(image(&mut regions, 0)[..6], [0, 0, 0, 0, 0b111, 0]);
     assert!(!regions.begin_write(4), "nor are they while they are written");
+    assert!(!regions.is_dirty(), "what is being written holds them");
     assert!(!regions.begin_write(5), "and another one is not among them");
     regions.on_written(true);
     assert!(regions.is_durable(4) && !regions.is_durable(5));

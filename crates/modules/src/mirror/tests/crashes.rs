@@ -421,6 +421,35 @@ fn what_one_leg_loses_another_has() {
     holds([0, 1].map(loses), 1000);
 }
 
+/// Two of three go, one after the other, and come back.
+#[test]
+fn three_legs_keep_what_one_of_them_has() {
+    let acts = vec![
+        Write(SMALL, 1, 1),
+        Wait,
+        Fail(2),
+        Write(SMALL + 1, 1, 2),
+        Flush,
+        Wait,
+        Fail(0),
+        Write(SMALL, 1, 3),
+        Flush,
+        Wait,
+        Back(2),
+        Pass(3),
+        Back(0),
+        Tick,
+        Write(SMALL + 1, 1, 4),
+        Flush,
+        Wait,
+    ];
+    let mut count = 0;
+    for (seed, order) in [(1, Order::Random), (2, Order::Last(1))] {
+        count += explore(clean(3), &acts, order, seed, MirrorCanary::None).unwrap();
+    }
+    assert!(count > 1000, "only {count} crashes");
+}
+
 /// Somebody does this and that, while one leg fails, loses and comes back.
 fn anything(rng: &mut SplitMix64) -> Vec<Act> {
     let (leg, mut has_failed, mut acts) = (rng.below(2) as usize, false, Vec::new());

@@ -101,6 +101,27 @@ fn a_warm_write_costs_one_write_for_each_leg() {
     }
 }
 
+/// Neither what tells of regions is written again, nor is anything taken from the pool.
+#[test]
+fn nothing_is_written_down_once_warm() {
+    let mut world = two([0, 0]);
+    let counts = |world: &mut World| {
+        for nth in 0..64 {
+            world.write(SMALL + nth % 4, 1, nth as u8, false);
+            world.read(SMALL + (nth + 2) % 4);
+            if nth % 8 == 7 {
+                world.wait();
+            }
+        }
+        let mirror = &world.mirror;
+        let rooms = [mirror.held.capacity(), mirror.ready.capacity(), mirror.granted.capacity()];
+        (mirror.intent.number, mirror.config.pool.stats().allocations, rooms)
+    };
+    let warm = counts(&mut world);
+    assert_eq!(counts(&mut world), warm);
+    assert_eq!(world.errors, 0);
+}
+
 /// Writes that come together share what tells of them.
 #[test]
 fn cold_writes_share_one_block_of_bits() {
