@@ -5,11 +5,13 @@ mod disk;
 mod world;
 
 use thinwire_buffer::{Pool, SegList, Time};
-use thinwire_volume::testing::{SplitMix64, exercise};
+use thinwire_volume::stores::MemoryStore;
+use thinwire_volume::testing::{SplitMix64, exercise, finish};
 
 use self::disk::Disk;
 use self::world::{DISK_BYTES, Order, SMALL, World, config, differ, formatted, leg, state};
 use super::*;
+use crate::meta::{Finding, LabelOutcome, Labels};
 use LegState::{Behind, InSync, Resyncing};
 
 /// Over two legs, with time that passes whenever nothing is ready, it does what every volume does; and legs agree in the end.
@@ -37,6 +39,36 @@ fn it_conforms_over_disks_in_any_order() {
         world.heal().unwrap();
         assert_eq!(differ(&world.disks), None);
     }
+}
+
+/// Over stores that answer at once, and know what holds data.
+#[test]
+fn it_conforms_over_stores() {
+    let both = state(9, &[InSync; 2]);
+    let legs = (0..2).map(|leg| {
+        let pool = Pool::new(8 << 20);
+        let mut volume = MemoryStore::new(DISK_BYTES, 4096, Identity::default(), &pool);
+        for (number, block) in formatted(leg, &both, [0, 0]) {
+            let data = SegList::of(pool.copy_of(&block).freeze());
+            let io = Io { data, ..Io::new(1, Op::Write, number * 4096, 4096) };
+            assert_eq!(finish(&mut volume, &mut || {}, io).result, Ok(()));
+        }
+        let mut labels = Labels::new(LEG_LABEL_TOKEN, &pool);
+        labels.read(&mut volume).unwrap();
+        match (0..3).find_map(|_| labels.turn(&mut volume)) {
+            Some(LabelOutcome::Read(Ok(Finding::Label(found)))) => {
+                Some(MirrorLeg { volume: Box::new(volume), labels, label: found.label })
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+    let mut mirror = Mirror::open(legs.collect(), config(20, false)).unwrap();
+    assert!(mirror.geometry().features.block_status);
+    let mut now = Time::ZERO;
+    let mut timed = Timed { mirror: &mut mirror, now: &mut now };
+    let report = exercise(&mut timed, &mut || {}, 3, 2000);
+    assert!(report.ios > 2000 && report.blocks_checked > 1000, "{report:?}");
+    assert_eq!(mirror.legs().map(|(state, _)| state).collect::<Vec<_>>(), [InSync; 2]);
 }
 
 /// Tells it the time whenever it is polled.
