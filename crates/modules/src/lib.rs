@@ -10,7 +10,7 @@
 //! What stands over one volume, and has its content, identity and writer record, is a [`Layer`](thinwire_volume::Layer), which passes on all
 //! that it does not do itself. [`Cache`] is one, and no row: it is right only where a target has locked the volume below,
 //! so it is an option of an export. Of these rules a layer keeps those on order, flushes, losses and polls.
-//! A [mirror](mirror) is no row yet: it is opened with labels, and keeps these rules but for order, errors and identity.
+//! A [mirror] is no row yet: it is opened with labels, and keeps these rules but for order, errors and identity.
 //! [`Dealt`] is no row either: what it stands on are ends of one volume, which nobody can name.
 //!
 //! * **Ranges** are checked once, above ([`Geometry::check`](thinwire_volume::Geometry::check)): a module asserts,

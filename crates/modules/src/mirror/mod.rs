@@ -1,7 +1,7 @@
 //! The mirror (RAID-1): 2 to 8 volumes, its *legs*, that hold the same bytes. What they hold besides data is in
 //! `docs/format.md`, "The mirror": [`MirrorState`] in the label of each, and write-intent bitmaps behind that.
 //!
-//! [`decide`] says, of what the labels say, whether it can be served and from which legs; [`Mirror`] serves it. Each
+//! [`decide()`] says, of what the labels say, whether it can be served and from which legs; [`Mirror`] serves it. Each
 //! of its files keeps a few of the rules that keep data:
 //!
 //! * `intent` sets the bits of a region durably before it is written, and clears them late (rules 1 and 2).

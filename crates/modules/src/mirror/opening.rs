@@ -80,7 +80,7 @@ impl Mirror {
     /// is submitted waits until it is open.
     ///
     /// # Errors
-    /// They do not fit, or may not be served: see [`decide`].
+    /// They do not fit, or may not be served: see [`decide()`].
     pub fn open(legs: Vec<Option<MirrorLeg>>, config: MirrorConfig) -> Result<Self, MirrorError> {
         let count = legs.len();
         if !(2..=LEGS_MAX).contains(&count) {
