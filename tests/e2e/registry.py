@@ -49,6 +49,7 @@ LONGEST = (
     "keys.nothing_without_the_right_key",
     "keys.keys_on_the_initiator_only",
     "keys_documents.as_they_are_written",
+    "volumes_document.recipes",
     "keys.a_gateway_shows_what_its_volumes_say",
     "cli.bad_exports",
     "volumes.several_exports_of_a_gateway",

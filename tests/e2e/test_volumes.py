@@ -324,6 +324,83 @@ def labels(lab):
 
 
 @test(seconds=60)
+def old_copies_of_parts(lab):
+    """Of a labelled volume whose parts are files one is copied away, the volume is written, and the copy put back: refused, with
+    which it is. Copies of all parts of one time are the volume of that time."""
+    parts, run_dir = [image(lab, f"{name}.img", LEAF_MIB) for name in "ab"], ("--run-dir", lab.path("run"))
+    with open(lab.path("pool.toml"), "w", encoding="utf-8") as file:
+        file.write(f'[[volume]]\nname = "both"\nkind = "stripe"\nlabels = true\nchildren = {json.dumps(parts)}\n')
+    volume, out = lab.path("pool.toml") + "#both", lab.path("out.img")
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    sources = []
+    for nth in range(2):
+        sources.append(os.urandom(2 * (LEAF_MIB - 1) << 20))
+        with open(lab.path("source.img"), "wb") as file:
+            file.write(sources[nth])
+        if nth == 1:
+            for part in parts:
+                run("cp", "-a", part, part + ".old")
+        thinwire(lab, "copy", lab.path("source.img"), volume, *run_dir)
+
+    def whole():
+        if os.path.exists(out):
+            os.remove(out)
+        thinwire(lab, "copy", volume, out, *run_dir)
+        with open(out, "rb") as file:
+            return file.read()
+    check(whole() == sources[1], "the volume has what was written last")
+    for nth, part in enumerate(parts):
+        os.rename(part, part + ".new")
+        run("cp", "-a", part + ".old", part)
+        says = [f"{part} (part {nth}, counted from 0, 1 opening behind) is an old copy"]
+        refused(lab, "copy", volume, out, *run_dir, says=says)
+        refused(lab, "copy", lab.path("source.img"), volume, *run_dir, says=says)
+        refused(lab, "volume", "assemble", *parts, *run_dir, says=says)
+        check(says[0] in refused(lab, "volume", "check", *parts, *run_dir, says=["that cannot be used: 1 of 1"]).stdout, "check says it, too")
+        os.rename(part + ".new", part)
+        check(whole() == sources[1], "the right part is taken again")
+    for part in parts:
+        run("cp", "-a", part + ".old", part)
+    check(whole() == sources[0], "all parts of one time are a whole")
+
+
+@test(seconds=60)
+def damage_to_labels_is_told(lab):
+    """`volume check` of parts whose labels are sound, of one with a damaged copy, which the next opening for writing puts right,
+    and of one with two."""
+    parts, run_dir = [image(lab, f"{name}.img", LEAF_MIB) for name in "ab"], ("--run-dir", lab.path("run"))
+    with open(lab.path("pool.toml"), "w", encoding="utf-8") as file:
+        file.write(f'[[volume]]\nname = "both"\nkind = "linear"\nlabels = true\nchildren = {json.dumps(parts)}\n')
+    volume = lab.path("pool.toml") + "#both"
+    refused(lab, "volume", "check", *parts, *run_dir, says=["not sound: 2 of 2"])
+    thinwire(lab, "volume", "create", volume, *run_dir)
+
+    def found(expect):
+        done = thinwire(lab, "volume", "check", *parts, "--json", *run_dir, expect=expect)
+        told = json.loads(done.stdout)
+        return [part["state"] for part in told["parts"]], [whole["can_be_used"] for whole in told["volumes"]]
+
+    def damage(at):
+        with open(parts[1], "r+b") as file:
+            file.seek(at + 2000)
+            file.write(b"rotten")
+    check(found(0) == (["sound"] * 2, [True]), f"{found(0)}")
+    said = thinwire(lab, "volume", "check", *parts, *run_dir).stdout
+    check('"both" can be used' in said and "part 1 (counted from 0)" in said, said)
+    copies = (24 << 10, (512 + 24) << 10)
+    # The first three labels end in the second copy, so the older one is the first.
+    damage(copies[0])
+    check(found(1) == (["sound", "serves"], [True]), f"{found(1)}")
+    thinwire(lab, "bench", volume, "--rw", "randwrite", "--runtime", "1", *run_dir)
+    check(found(0) == (["sound"] * 2, [True]), f"put right: {found(0)}")
+    for at in copies:
+        damage(at)
+    check(found(1) == (["sound", "unusable"], [False]), f"{found(1)}")
+    done = refused(lab, "volume", "check", *parts, *run_dir, says=["not sound: 1 of 2; volumes that cannot be used: 1 of 1"])
+    check("has no intact label" in done.stdout and '"both" cannot be used' in done.stdout, done.stdout)
+
+
+@test(seconds=60)
 def all_or_none(lab):
     """A tree of which one leaf is not there is not opened, and leaves nobody on record."""
     Target(lab, f"a={image(lab, 'a.img', LEAF_MIB)}", name="node1", over="raw")

@@ -164,6 +164,38 @@ fn the_answer_to_a_handshake_of_before() {
     world.wait(token).unwrap();
 }
 
+/// A client asks twice, and the answer to its first asking comes after the server has begun anew, with another content: it is not
+/// taken for that to its second, by which it would be held to what is no longer there.
+#[test]
+fn the_answer_to_an_earlier_asking() {
+    for form in [EbdForm::Ideal, EbdForm::Implemented] {
+        let mut world = World::new(form);
+        let mut answers = 0;
+        world.judge = Box::new(move |frame, by_server| match frame.operation {
+            Operation::Handshake if by_server => {
+                answers += 1;
+                match answers {
+                    1 => Fate::Late(Duration::from_millis(300)),
+                    _ => Fate::Lost,
+                }
+            }
+            _ => Fate::Arrives,
+        });
+        let config = ClientConfig { read_only: true, ..world.config(1) };
+        let client = world.add(config);
+        world.until(5, |world| world.client(client).report().frames > 0);
+        world.pass(Duration::from_millis(100));
+        let identity = Identity { identity: [7; 16], incarnation: 2 };
+        let other = MemoryStore::new(BYTES, 512, identity, &world.pool);
+        world.restart(Some(Box::new(other)));
+        world.pass(Duration::from_millis(500));
+        assert_eq!(world.client(client).report().late, 1, "{form:?}: it was in time for nothing");
+        world.judge = Box::new(|_, _| Fate::Arrives);
+        world.until(5, |world| world.client(client).is_open());
+        assert_eq!(world.read(client, 0, 4096).unwrap(), [0; 4096]);
+    }
+}
+
 /// A server gives out the index of a client that it had forgotten: who has it from before proves nothing by it.
 #[test]
 fn anothers_index() {

@@ -2,11 +2,12 @@
 
 use thinwire_buffer::SegList;
 
-use thinwire_volume::{Completion, Io, IoError, Op, Slab, Token, Volume};
+use thinwire_volume::{Completion, Io, IoError, Op, Slab, Token};
 
+use crate::child::Child;
 use crate::pieces::Pieces;
 
-/// A part of an I/O: where it goes, in bytes of that volume.
+/// A part of an I/O: where it goes, in bytes of that volume, or of what is the module's of it ([`Child`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// Which volume, counted from 0.
@@ -21,7 +22,7 @@ pub struct Stretch {
 /// it; what comes back up is made one completion for each by [`Composite`](super::Composite). Nothing
 /// allocates once warm, but the answer to a block status that was cut.
 pub struct Below {
-    children: Vec<Box<dyn Volume>>,
+    children: Vec<Child>,
     parts: Slab<Part>,
     splits: Slab<Split>,
     spare_pieces: Vec<Pieces>,
@@ -67,7 +68,7 @@ struct Split {
 }
 
 impl Below {
-    pub(super) fn new(children: Vec<Box<dyn Volume>>) -> Self {
+    pub(super) fn new(children: Vec<Child>) -> Self {
         Below {
             children,
             parts: Slab::new(),
@@ -187,10 +188,13 @@ impl Below {
     /// Hands an I/O down. Its range is in the module's bytes.
     #[inline]
     fn hand_down(&mut self, child: usize, offset: u64, mut io: Io, of: Whole) {
+        let Child { volume, start, .. } = &mut self.children[child];
+        // A flush has no range.
+        let offset = if io.op == Op::Flush { offset } else { offset + *start };
         let shift = io.offset.wrapping_sub(offset);
         io.offset = offset;
         io.token = self.parts.insert(Part { child, shift, of }).into();
-        self.children[child].submit(io);
+        volume.submit(io);
     }
 
     /// Hands down one part of several.
@@ -225,7 +229,7 @@ impl Below {
         let mut kept = start;
         for child in 0..self.children.len() {
             let first = kept;
-            self.children[child].poll(done);
+            self.children[child].volume.poll(done);
             for at in first..done.len() {
                 if !self.take_in(child, &mut done[at]) {
                     continue;
@@ -309,19 +313,19 @@ impl Below {
     }
 
     pub(super) fn are_at_rest(&self) -> bool {
-        self.children.iter().all(|child| child.is_at_rest())
+        self.children.iter().all(|child| child.volume.is_at_rest())
     }
 
     pub(super) fn copied_bytes(&self) -> u64 {
-        self.children.iter().map(|child| child.copied_bytes()).sum()
+        self.children.iter().map(|child| child.volume.copied_bytes()).sum()
     }
 
     pub(super) fn events(&self) -> u64 {
-        self.children.iter().map(|child| child.events()).sum()
+        self.children.iter().map(|child| child.volume.events()).sum()
     }
 
-    /// The volumes, to ask them something: not to submit I/O.
-    pub(super) fn volumes(&mut self) -> &mut [Box<dyn Volume>] {
+    /// To ask the volumes something: not to submit I/O.
+    pub(super) fn children(&mut self) -> &mut [Child] {
         &mut self.children
     }
 }

@@ -5,6 +5,7 @@ use thinwire_buffer::Time;
 use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume, VolumeEvent};
 
 use crate::below::Below;
+use crate::child::Child;
 use crate::events::Growth;
 use crate::shape::IdentityHash;
 
@@ -44,9 +45,9 @@ impl<L: Layout> Composite<L> {
         layout: L,
         geometry: Geometry,
         mut identity: IdentityHash,
-        children: Vec<Box<dyn Volume>>,
+        children: Vec<Child>,
     ) -> Self {
-        children.iter().for_each(|child| identity.add_volume(&**child));
+        children.iter().for_each(|child| identity.add_volume(child.identity()));
         let (growth, identity) = (Growth::of(&children), identity.identity());
         let (below, refused) = (Below::new(children), Vec::new());
         Composite { layout, below, geometry, identity, refused, growth }
@@ -102,11 +103,11 @@ impl<L: Layout> Volume for Composite<L> {
     }
 
     fn turn(&mut self, now: Time) -> Time {
-        let turned = self.below.volumes().iter_mut().map(|volume| volume.turn(now));
+        let turned = self.below.children().iter_mut().map(|child| child.volume.turn(now));
         turned.min().unwrap_or(Time::NEVER)
     }
 
     fn refresh(&mut self) -> bool {
-        self.below.volumes().iter_mut().fold(false, |any, volume| volume.refresh() | any)
+        self.below.children().iter_mut().fold(false, |any, child| child.volume.refresh() | any)
     }
 }

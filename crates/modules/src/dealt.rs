@@ -10,7 +10,7 @@ use thinwire_volume::{
     Completion, Geometry, Identity, Io, IoFlags, Op, Token, Volume, VolumeEvent,
 };
 
-use crate::{Below, Composite, IdentityHash, Layout, ModuleError, Stretch, common_geometry};
+use crate::{Below, Child, Composite, IdentityHash, Layout, ModuleError, Stretch, common_geometry};
 
 /// Bytes that lie together at one member. The longest I/O of an attachment goes to five of them at most.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -46,6 +46,7 @@ impl Dealt {
     /// # Errors
     /// There are none, they have no blocks in common, or are not one volume.
     pub fn new(members: Vec<Box<dyn Volume>>) -> Result<Self, ModuleError> {
+        let members = Child::all(members);
         let geometry = common_geometry(Chunks::NAME, &members)?;
         let identity = members[0].identity();
         if let Some(other) = members.iter().position(|member| member.identity() != identity) {

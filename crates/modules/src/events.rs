@@ -1,8 +1,9 @@
 //! What happens to a volume of volumes, out of what happens to each.
 
-use thinwire_volume::{Geometry, Volume, VolumeEvent};
+use thinwire_volume::{Geometry, VolumeEvent};
 
 use crate::below::Below;
+use crate::child::Child;
 use crate::composite::Layout;
 
 /// What has become of the volumes below a module since it was made.
@@ -14,7 +15,7 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    pub fn of(children: &[Box<dyn Volume>]) -> Self {
+    pub fn of(children: &[Child]) -> Self {
         let sizes: Vec<u64> = children.iter().map(|child| child.geometry().bytes).collect();
         Growth { beyond: vec![[0; 2]; sizes.len()], sizes }
     }
@@ -30,11 +31,13 @@ impl Growth {
         let start = events.len();
         let (mut has_lost, mut has_grown, mut has_unreachable) = (false, false, false);
         let mut has_shrunk = false;
-        for (child, volume) in below.volumes().iter_mut().enumerate() {
-            volume.poll_events(events);
+        for (child, of) in below.children().iter_mut().enumerate() {
+            of.volume.poll_events(events);
             for event in events.drain(start..) {
                 match event {
                     VolumeEvent::Lost => has_lost = true,
+                    // What it grows by was never the module's.
+                    VolumeEvent::Resized { .. } if !of.grows() => {}
                     VolumeEvent::Resized { bytes } => match layout.grow(child, bytes, geometry) {
                         Some(whole) => {
                             has_grown |= whole > geometry.bytes;

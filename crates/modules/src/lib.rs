@@ -10,6 +10,7 @@
 //! What stands over one volume, and has its content, identity and writer record, is a [`Layer`](thinwire_volume::Layer), which passes on all
 //! that it does not do itself. [`Cache`] is one, and no row: it is right only where a target has locked the volume below,
 //! so it is an option of an export. Of these rules a layer keeps those on order, flushes, losses and polls.
+//! A module stands on [`Child`]ren: volumes, or what labels leave of them; it knows no difference, and counts from its own first byte.
 //! A [mirror] is no row yet: it is opened with labels, and keeps these rules but for order, errors and identity.
 //! [`Dealt`] is no row either: what it stands on are ends of one volume, which nobody can name.
 //!
@@ -49,6 +50,7 @@
 
 mod below;
 mod cache;
+mod child;
 mod composite;
 mod dealt;
 mod events;
@@ -70,6 +72,7 @@ use std::ops::RangeInclusive;
 
 pub use below::{Below, Stretch};
 pub use cache::{Cache, CacheCanary};
+pub use child::Child;
 pub use composite::{Composite, Layout};
 pub use dealt::Dealt;
 pub use linear::Linear;
@@ -100,7 +103,7 @@ pub struct Module {
     /// multiplies that by these, level by level, and holds nothing else.
     pub ios_each_max: usize,
     /// Puts it over its volumes, as many as it takes, in the order in which they were named.
-    pub build: fn(Vec<Box<dyn Volume>>, &Options) -> Built,
+    pub build: fn(Vec<Child>, &Options) -> Built,
 }
 
 impl Module {
@@ -147,6 +150,14 @@ impl Module {
     /// # Errors
     /// Their number or their geometry does not fit.
     pub fn open(&self, children: Vec<Box<dyn Volume>>, options: &Options) -> Built {
+        self.open_over(Child::all(children), options)
+    }
+
+    /// As [`Module::open`], where some are stretches of volumes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_over(&self, children: Vec<Child>, options: &Options) -> Built {
         self.check_count(children.len())?;
         (self.build)(children, options)
     }

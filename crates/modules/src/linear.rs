@@ -9,7 +9,7 @@ use std::ops::Range;
 use thinwire_volume::{Geometry, Io, Volume};
 
 use crate::{
-    Below, Composite, IdentityHash, Layout, Module, ModuleError, Stretch, common_geometry,
+    Below, Child, Composite, IdentityHash, Layout, Module, ModuleError, Stretch, common_geometry,
 };
 
 pub(super) const MODULE: Module = Module {
@@ -18,7 +18,7 @@ pub(super) const MODULE: Module = Module {
     children: 1..=usize::MAX,
     options: &[],
     ios_each_max: 1,
-    build: |children, _| Ok(Box::new(Linear::new(children)?)),
+    build: |children, _| Ok(Box::new(Linear::over(children)?)),
 };
 
 /// The first byte of each volume is behind the last of the one before.
@@ -33,6 +33,10 @@ impl Linear {
     /// # Errors
     /// If they have no blocks in common, or one is not a multiple of these.
     pub fn new(children: Vec<Box<dyn Volume>>) -> Result<Composite<Self>, ModuleError> {
+        Self::over(Child::all(children))
+    }
+
+    fn over(children: Vec<Child>) -> Result<Composite<Self>, ModuleError> {
         let wrong = |child, why| Err(ModuleError::of_child(Self::NAME, child, why));
         let mut geometry = common_geometry(Self::NAME, &children)?;
         let block = u64::from(geometry.block_bytes);

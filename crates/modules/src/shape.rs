@@ -1,18 +1,15 @@
 //! What volumes have in common, and the name of several.
 
-use thinwire_volume::{Features, Geometry, Identity, Volume};
+use thinwire_volume::{Features, Geometry, Identity};
 
-use crate::ModuleError;
+use crate::{Child, ModuleError};
 
 /// What all of `children` can do, but for the size, which is the module's to set (it is 0): the largest block, the shortest of the
 /// longest I/Os, the features that all have. Read-only if one of them is.
 ///
 /// # Errors
 /// There are none, or one takes less in an I/O than what would be one block.
-pub fn common_geometry(
-    module: &'static str,
-    children: &[Box<dyn Volume>],
-) -> Result<Geometry, ModuleError> {
+pub fn common_geometry(module: &'static str, children: &[Child]) -> Result<Geometry, ModuleError> {
     let shapes: Vec<Geometry> = children.iter().map(|child| child.geometry()).collect();
     let all = |able: fn(&Features) -> bool| shapes.iter().all(|shape| able(&shape.features));
     let Some(block_bytes) = shapes.iter().map(|shape| shape.block_bytes).max() else {
@@ -65,8 +62,7 @@ impl IdentityHash {
     }
 
     /// The next volume below, and which life of it.
-    pub fn add_volume(&mut self, volume: &dyn Volume) {
-        let Identity { identity, incarnation } = volume.identity();
+    pub fn add_volume(&mut self, Identity { identity, incarnation }: Identity) {
         self.add(&identity);
         self.add(&incarnation.to_be_bytes());
     }

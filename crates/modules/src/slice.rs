@@ -3,10 +3,11 @@
 #[cfg(test)]
 mod tests;
 
-use thinwire_volume::{Geometry, Io, Volume};
+use thinwire_volume::{Geometry, Identity, Io, Volume};
 
 use crate::{
-    Below, Composite, IdentityHash, Layout, Module, ModuleError, ModuleOption, common_geometry,
+    Below, Child, Composite, IdentityHash, Layout, Module, ModuleError, ModuleOption,
+    common_geometry,
 };
 
 const OFFSET: ModuleOption = ModuleOption {
@@ -30,7 +31,7 @@ pub(super) const MODULE: Module = Module {
     ios_each_max: 1,
     build: |children, options| {
         let (offset, size) = (options.get(&OFFSET), options.get(&SIZE));
-        Ok(Box::new(Slice::new(children, offset.unwrap_or(0), size)?))
+        Ok(Box::new(Slice::over(children, offset.unwrap_or(0), size)?))
     },
 };
 
@@ -47,6 +48,14 @@ impl Slice {
     /// It is not the only one, does not reach so far, or has blocks that it would cut.
     pub fn new(
         children: Vec<Box<dyn Volume>>,
+        offset: u64,
+        size: Option<u64>,
+    ) -> Result<Composite<Self>, ModuleError> {
+        Self::over(Child::all(children), offset, size)
+    }
+
+    fn over(
+        children: Vec<Child>,
         offset: u64,
         size: Option<u64>,
     ) -> Result<Composite<Self>, ModuleError> {
@@ -67,10 +76,22 @@ impl Slice {
                 "has {bytes} bytes, and the slice would end at {end}: give a smaller offset or size"
             ));
         };
+        let identity = Self::hash(offset, size);
+        Ok(Composite::new(slice, Geometry { bytes, ..geometry }, identity, children))
+    }
+
+    fn hash(offset: u64, size: Option<u64>) -> IdentityHash {
         let mut identity = IdentityHash::new(Self::NAME);
         identity.add(&offset.to_be_bytes());
         identity.add(&size.unwrap_or(0).to_be_bytes());
-        Ok(Composite::new(slice, Geometry { bytes, ..geometry }, identity, children))
+        identity
+    }
+
+    /// What a slice of a volume of that identity is known by.
+    pub(super) fn identity_over(offset: u64, size: Option<u64>, below: Identity) -> Identity {
+        let mut identity = Self::hash(offset, size);
+        identity.add_volume(below);
+        identity.identity()
     }
 
     /// How much it is of a volume of so many bytes; none if that does not reach so far.

@@ -8,7 +8,7 @@ mod tests;
 use thinwire_volume::{Geometry, Io, Op, Volume};
 
 use crate::{
-    Below, Composite, IdentityHash, Layout, Module, ModuleError, ModuleOption, Stretch,
+    Below, Child, Composite, IdentityHash, Layout, Module, ModuleError, ModuleOption, Stretch,
     common_geometry,
 };
 
@@ -32,7 +32,7 @@ pub(super) const MODULE: Module = Module {
     ios_each_max: 1,
     build: |children, options| {
         let chunk_bytes = options.get(&CHUNK).unwrap_or(CHUNK_BYTES);
-        Ok(Box::new(Stripe::new(children, chunk_bytes)?))
+        Ok(Box::new(Stripe::over(children, chunk_bytes)?))
     },
 };
 
@@ -52,6 +52,10 @@ impl Stripe {
         children: Vec<Box<dyn Volume>>,
         chunk_bytes: u64,
     ) -> Result<Composite<Self>, ModuleError> {
+        Self::over(Child::all(children), chunk_bytes)
+    }
+
+    fn over(children: Vec<Child>, chunk_bytes: u64) -> Result<Composite<Self>, ModuleError> {
         let geometry = common_geometry(Self::NAME, &children)?;
         let sizes: Vec<u64> = children.iter().map(|child| child.geometry().bytes).collect();
         if let Some(child) = sizes.iter().position(|&bytes| bytes < chunk_bytes) {

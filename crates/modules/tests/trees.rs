@@ -2,7 +2,7 @@
 //! must do what every volume does.
 
 use thinwire_buffer::Pool;
-use thinwire_modules::{MODULES, Module, Options};
+use thinwire_modules::{Child, MODULES, Module, Options};
 use thinwire_volume::stores::{FileStore, MemoryStore};
 use thinwire_volume::testing::{MemDisk, SplitMix64, exercise};
 use thinwire_volume::{Identity, Volume};
@@ -73,7 +73,8 @@ impl Grower {
         for nth in 0..count {
             let levels =
                 if nth == deep { levels - 1 } else { self.rng.below(levels as u64) as usize };
-            children.push(self.tree(levels));
+            let child = self.tree(levels);
+            children.push(self.child(child));
             self.shape += if nth + 1 < count { "," } else { "]" };
         }
         let options = self.options(module, &children);
@@ -81,13 +82,26 @@ impl Grower {
         if !said.is_empty() {
             self.shape += &format!("?{}", said.join("&"));
         }
-        let volume = module.open(children, &options).unwrap_or_else(|e| panic!("{e}"));
+        let volume = module.open_over(children, &options).unwrap_or_else(|e| panic!("{e}"));
         assert!(volume.geometry().bytes >= LEAST_BYTES);
         volume
     }
 
+    /// All of it, or some.
+    fn child(&mut self, volume: Box<dyn Volume>) -> Child {
+        let units = (volume.geometry().bytes - LEAST_BYTES) / self.unit;
+        if !self.rng.one_in(6) {
+            return Child::all(vec![volume]).remove(0);
+        }
+        let start = self.between(0, units * self.unit, self.unit);
+        let more = units * self.unit - start;
+        let bytes = LEAST_BYTES + self.between(0, more, self.unit);
+        self.shape += &format!("({start}+{bytes})");
+        Child::within(volume, start, bytes).unwrap_or_else(|why| panic!("it {why}"))
+    }
+
     /// Anything that it can be told over these.
-    fn options(&mut self, module: &Module, children: &[Box<dyn Volume>]) -> Options {
+    fn options(&mut self, module: &Module, children: &[Child]) -> Options {
         let smallest = children.iter().map(|child| child.geometry().bytes).min().unwrap_or(0);
         let (mut options, mut offset) = (Options::default(), 0);
         for option in module.options {

@@ -348,8 +348,9 @@ impl Export {
             tree.memory.borrow_mut().begin_anew();
         }
         if is_same != Some(true) {
-            let is_new = |leaf: &TreeLeaf| matches!(leaf, TreeLeaf::Memory { .. });
-            let new = tree.places().filter(|(leaf, _)| is_new(leaf)).map(|(_, place)| place);
+            let places = tree.places().into_iter();
+            let new = places.filter(|at| matches!(tree.leaves[at.leaf], TreeLeaf::Memory { .. }));
+            let new = new.map(|place| place.first..place.first + place.count);
             let model = self.models.last().map(|model| model.renewed(new));
             let record = tree.record.clone();
             self.begin_content(identity, Some(record), model);

@@ -236,8 +236,12 @@ impl Export {
     /// Somebody writes some of a leaf of this tree, which nobody serves.
     fn write_leaf(&mut self, leaf: usize, rng: &mut Rng, pool: &Pool) {
         let Store::Tree(tree) = &self.store else { return };
-        let found = tree.places().nth(leaf).expect("it is one of them");
-        let (Some(medium), place) = (found.0.medium().cloned(), found.1.clone()) else { return };
+        let Some(medium) = tree.leaves[leaf].medium().cloned() else { return };
+        let mut places = tree.places();
+        places.retain(|place| place.leaf == leaf);
+        // Where several lie on it, one of them.
+        let nth = if places.len() > 1 { rng.below(places.len() as u64) as usize } else { 0 };
+        let Some(&place) = places.get(nth) else { return };
         let model = self.models.last_mut().expect("it was open once");
         with_record(&medium, pool, |store| {
             let Ok(grant) = Grant::take(store, STRANGER, "", true) else { return };
@@ -245,13 +249,14 @@ impl Export {
             model.outsider_came(run);
             for _ in 0..rng.between(2, 6) {
                 // Where its clients write most.
-                let first = place.start + rng.below(place.len().min(32) as u64) as usize;
-                let count = rng.between(1, 16.min((place.end - first) as u64)) as usize;
+                let at = rng.below(place.count.min(32) as u64) as usize;
+                let count = rng.between(1, 16.min((place.count - at) as u64)) as usize;
+                let first = place.first + at;
                 let range = Range { first, count };
                 let version = model.begin_write(run, range, ModelEffect::Data);
                 let mut bytes = vec![0; count * SECTOR_BYTES];
                 model.fill(run, range, version, &mut bytes);
-                medium.write_durably(first - place.start, bytes);
+                medium.write_durably(place.from + at, bytes);
                 model.end_write(run, range, version, true, true);
             }
             model.run_detached(run).expect("nothing of it was lost");

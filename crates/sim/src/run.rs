@@ -15,6 +15,7 @@ use crate::forger::Forger;
 use crate::gateway::LeavesState;
 use crate::model::{Range, Violation};
 use crate::server::{Crash, Server};
+use crate::stamp::SECTOR_BYTES;
 use crate::swarm::{self, Story};
 use crate::world::{MS, SECOND, World};
 
@@ -518,14 +519,15 @@ fn end(world: &mut World) -> Result<(), Violation> {
             Store::Tree(tree) => {
                 let model = export.models.last().expect("it was open once");
                 let last = tree.leaves.len() - 1;
-                for (number, (leaf, place)) in tree.places().enumerate() {
-                    match leaf.medium() {
-                        Some(medium) if number == last => {
-                            model.check_tail(place.start, &medium.durable())?;
-                        }
-                        Some(medium) => model.check_part(place.start, &medium.durable())?,
-                        None => {}
+                for place in tree.places() {
+                    let Some(medium) = tree.leaves[place.leaf].medium() else { continue };
+                    let image = medium.durable();
+                    if place.leaf == last {
+                        model.check_tail(place.first, &image)?;
+                        continue;
                     }
+                    let part = place.from * SECTOR_BYTES..(place.from + place.count) * SECTOR_BYTES;
+                    model.check_part(place.first, &image[part])?;
                 }
             }
         }

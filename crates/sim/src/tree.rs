@@ -6,7 +6,8 @@ use std::ops::Range as Span;
 use std::rc::Rc;
 
 use thinwire_buffer::Pool;
-use thinwire_modules::Linear;
+use thinwire_link::rng::Rng;
+use thinwire_modules::{Linear, Slice, Stripe};
 use thinwire_volume::stores::{FileStore, MemoryStore};
 use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume, VolumeEvent};
 
@@ -22,7 +23,32 @@ pub enum Branch {
     Leaf(usize),
     /// These, one behind the other.
     Linear(Vec<Branch>),
+    /// These by turns, so many bytes of each.
+    Stripe(u64, Vec<Branch>),
+    /// Of one, from this byte on so many.
+    Slice(u64, u64, Box<Branch>),
 }
+
+/// Where some of a tree lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The number of the leaf.
+    pub leaf: usize,
+    /// First sector there.
+    pub from: usize,
+    /// First sector of the tree.
+    pub first: usize,
+    /// Sectors.
+    pub count: usize,
+}
+
+/// Bytes of a leaf that lie together: its number, the first of them, and how many.
+type Run = (usize, u64, u64);
+
+/// Chunks of stripes, in bytes: no leaf is smaller.
+const CHUNKS: [u64; 3] = [4 << 10, 8 << 10, 16 << 10];
+/// Slices leave out, and leave, a multiple of this.
+const SLICE_STEP: u64 = 16 << 10;
 
 impl Branch {
     /// Leaves from this number on, two for each volume of the lowest of three levels.
@@ -40,13 +66,93 @@ impl Branch {
         Branch::Linear([Branch::Leaf(0), middle].into_iter().chain(leaves(6..8)).collect())
     }
 
+    /// Leaves of these sizes, put together by all modules on three levels at least. The last stands at the end of the
+    /// whole, so that this grows with it.
+    pub fn mixed(sizes: &[u64], dice: &mut Rng) -> Self {
+        let last = sizes.len() - 1;
+        let level = (0..last).map(Branch::Leaf).collect();
+        let lowest = Self::level(level, sizes, dice);
+        let middle = Self::level(lowest, sizes, dice);
+        Branch::Linear(middle.into_iter().chain([Branch::Leaf(last)]).collect())
+    }
+
+    /// Modules over all of these, in their order.
+    fn level(below: Vec<Branch>, sizes: &[u64], dice: &mut Rng) -> Vec<Branch> {
+        let mut above = Vec::new();
+        let mut below = below.into_iter().peekable();
+        while below.peek().is_some() {
+            let several = |below: &mut dyn Iterator<Item = Branch>, dice: &mut Rng| {
+                below.take(dice.between(2, 4) as usize).collect()
+            };
+            above.push(match dice.below(4) {
+                0 => Branch::Linear(several(&mut below, dice)),
+                1 | 2 => {
+                    let chunk = CHUNKS[dice.below(CHUNKS.len() as u64) as usize];
+                    Branch::Stripe(chunk, several(&mut below, dice))
+                }
+                _ => {
+                    let of = below.next().expect("just seen");
+                    let bytes: u64 = of.runs(sizes).iter().map(|run| run.2).sum();
+                    let from = dice.below((bytes - 1) / SLICE_STEP + 1) * SLICE_STEP;
+                    let most = (bytes - from).div_ceil(SLICE_STEP);
+                    let size = (dice.between(1, most) * SLICE_STEP).min(bytes - from);
+                    Branch::Slice(from, size, Box::new(of))
+                }
+            });
+        }
+        above
+    }
+
     /// How many modules stand on one another, at most.
     pub fn levels(&self) -> u32 {
+        let highest = |below: &[Branch]| below.iter().map(Branch::levels).max().unwrap_or(0);
         match self {
             Branch::Leaf(_) => 0,
-            Branch::Linear(below) => 1 + below.iter().map(Branch::levels).max().unwrap_or(0),
+            Branch::Linear(below) | Branch::Stripe(_, below) => 1 + highest(below),
+            Branch::Slice(_, _, below) => 1 + below.levels(),
         }
     }
+
+    /// Where its sectors lie, in their order, on leaves of these sizes.
+    fn places(&self, sizes: &[u64]) -> Vec<Place> {
+        let sectors = |bytes: u64| bytes as usize / SECTOR_BYTES;
+        let mut first = 0;
+        let place = |(leaf, from, bytes): Run| {
+            let place = Place { leaf, from: sectors(from), first, count: sectors(bytes) };
+            first += place.count;
+            place
+        };
+        self.runs(sizes).into_iter().map(place).collect()
+    }
+
+    /// Where its bytes lie, in their order, on leaves of these sizes.
+    fn runs(&self, sizes: &[u64]) -> Vec<Run> {
+        match self {
+            Branch::Leaf(at) => vec![(*at, 0, sizes[*at])],
+            Branch::Linear(below) => below.iter().flat_map(|child| child.runs(sizes)).collect(),
+            Branch::Slice(from, size, below) => part(&below.runs(sizes), *from, *size),
+            Branch::Stripe(chunk, below) => {
+                let below: Vec<_> = below.iter().map(|child| child.runs(sizes)).collect();
+                let bytes = |runs: &Vec<Run>| runs.iter().map(|run| run.2).sum::<u64>();
+                let rows = below.iter().map(bytes).min().unwrap_or(0) / chunk;
+                let row = |row| below.iter().flat_map(move |runs| part(runs, row * chunk, *chunk));
+                (0..rows).flat_map(row).collect()
+            }
+        }
+    }
+}
+
+/// So many bytes of them, from this one on.
+fn part(runs: &[Run], from: u64, bytes: u64) -> Vec<Run> {
+    let (mut at, end, mut found) = (0, from + bytes, Vec::new());
+    for &(leaf, first, len) in runs {
+        let (start, stop) = (from.max(at), end.min(at + len));
+        if start < stop {
+            found.push((leaf, first + start - at, stop - start));
+        }
+        at += len;
+    }
+    found
 }
 
 /// What is at the bottom.
@@ -78,6 +184,11 @@ impl TreeLeaf {
             TreeLeaf::Memory { bytes } => (*bytes, *bytes),
             TreeLeaf::File(medium) | TreeLeaf::Remote { medium, .. } => medium.sizes(),
         }
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.sizes().0
     }
 
     /// Where its content is, wherever that is.
@@ -120,8 +231,9 @@ impl TreeStore {
 
     /// Its size now, and the one that is left if all machines lose their power.
     pub fn sizes(&self) -> (u64, u64) {
-        let sizes = self.leaves.iter().map(TreeLeaf::sizes);
-        sizes.fold((0, 0), |(now, durable), sizes| (now + sizes.0, durable + sizes.1))
+        let (now, durable): (Vec<u64>, Vec<u64>) = self.leaves.iter().map(TreeLeaf::sizes).unzip();
+        let bytes = |sizes: &[u64]| self.shape.runs(sizes).iter().map(|run| run.2).sum();
+        (bytes(&now), bytes(&durable))
     }
 
     /// Disks of the machine that has it.
@@ -138,14 +250,10 @@ impl TreeStore {
         self.leaves.iter().filter_map(TreeLeaf::medium)
     }
 
-    /// The sectors of each leaf.
-    pub fn places(&self) -> impl Iterator<Item = (&TreeLeaf, Span<usize>)> {
-        let mut at = 0;
-        self.leaves.iter().map(move |leaf| {
-            let first = at;
-            at += leaf.sizes().0 as usize / SECTOR_BYTES;
-            (leaf, first..at)
-        })
+    /// Where its sectors lie, in their order.
+    pub fn places(&self) -> Vec<Place> {
+        let sizes: Vec<u64> = self.leaves.iter().map(TreeLeaf::bytes).collect();
+        self.shape.places(&sizes)
     }
 
     /// It, for a process that starts now, the number of whose life of memory is `incarnation`;
@@ -180,11 +288,15 @@ impl TreeStore {
 }
 
 fn build(shape: &Branch, leaf: &mut dyn FnMut(usize) -> Box<dyn Volume>) -> Box<dyn Volume> {
+    let mut all = |below: &[Branch]| below.iter().map(|child| build(child, leaf)).collect();
+    let fits = "all sizes are multiples of all blocks";
     match shape {
         Branch::Leaf(at) => leaf(*at),
-        Branch::Linear(children) => {
-            let children = children.iter().map(|child| build(child, leaf)).collect();
-            Box::new(Linear::new(children).expect("all sizes are multiples of all blocks"))
+        Branch::Linear(below) => Box::new(Linear::new(all(below)).expect(fits)),
+        Branch::Stripe(chunk, below) => Box::new(Stripe::new(all(below), *chunk).expect(fits)),
+        Branch::Slice(from, size, below) => {
+            let below = all(std::slice::from_ref(below));
+            Box::new(Slice::new(below, *from, Some(*size)).expect(fits))
         }
     }
 }
@@ -236,5 +348,70 @@ impl Volume for Unflushed {
 
     fn refresh(&mut self) -> bool {
         self.below.refresh()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thinwire_buffer::SegList;
+    use thinwire_volume::Io;
+
+    use super::*;
+
+    const SECTOR: u64 = SECTOR_BYTES as u64;
+
+    fn finish(volume: &mut dyn Volume, io: Io) -> SegList {
+        volume.submit(io);
+        let mut done = Vec::new();
+        while done.is_empty() {
+            volume.poll(&mut done);
+        }
+        assert_eq!(done[0].result, Ok(()));
+        done.remove(0).data
+    }
+
+    /// What a sector of a leaf holds.
+    fn sector_of(leaf: usize, at: usize) -> Vec<u8> {
+        [leaf as u8, at as u8, (at >> 8) as u8, 7].repeat(SECTOR_BYTES / 4)
+    }
+
+    /// The modules of a tree put its sectors where the checks look for them.
+    #[test]
+    fn a_sector_is_where_it_is_said_to_be() {
+        let pool = Pool::new(1 << 20);
+        let (mut stripes, mut slices, mut pairs) = (0, 0, 0);
+        for seed in 0..100 {
+            let mut dice = Rng::new(seed);
+            let size = |_| [16 << 10, 64 << 10, 256 << 10][dice.below(3) as usize];
+            let sizes: Vec<u64> = (0..8).map(size).collect();
+            let shape = Branch::mixed(&sizes, &mut dice);
+            assert!(shape.levels() >= 3, "{shape:?}");
+            let text = format!("{shape:?}");
+            stripes += text.matches("Stripe").count();
+            slices += text.matches("Slice").count();
+            pairs += text.matches("Stripe(4096, [Stripe").count();
+            let mut tree = build(&shape, &mut |leaf| {
+                let identity = Identity { identity: [leaf as u8; 16], incarnation: 1 };
+                let mut store = MemoryStore::new(sizes[leaf], 512, identity, &pool);
+                for at in 0..sizes[leaf] as usize / SECTOR_BYTES {
+                    let data = SegList::of(pool.copy_of(&sector_of(leaf, at)).freeze());
+                    let io = Io::new(1, Op::Write, at as u64 * SECTOR, SECTOR);
+                    finish(&mut store, Io { data, ..io });
+                }
+                Box::new(store)
+            });
+            let mut next = 0;
+            for place in shape.places(&sizes) {
+                assert_eq!(place.first, next);
+                next += place.count;
+                for at in 0..place.count {
+                    let offset = (place.first + at) as u64 * SECTOR;
+                    let found = finish(&mut *tree, Io::new(1, Op::Read, offset, SECTOR)).to_vec();
+                    assert_eq!(found, sector_of(place.leaf, place.from + at), "{shape:?}");
+                }
+            }
+            assert_eq!(tree.geometry().bytes, next as u64 * SECTOR, "{shape:?}");
+        }
+        assert!(stripes > 50 && slices > 20 && pairs > 0, "{stripes} {slices} {pairs}");
     }
 }

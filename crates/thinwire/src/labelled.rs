@@ -1,10 +1,18 @@
 //! Volumes whose parts have labels (`docs/format.md`): what those say, read when such a volume is opened.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::{Duration, Instant};
 
-use thinwire_modules::meta::{Finding, LabelError, LabelOutcome, Labels, SeenPart, assemble};
-use thinwire_modules::{Module, Options, Slice};
+use thinwire_modules::meta::{
+    Assembly, AssemblyError, Finding, Label, LabelError, LabelOutcome, Labels, OpeningError,
+    SeenPart, WholeOpening, assemble,
+};
+use thinwire_modules::{Child, Module, ModuleError, Options};
+use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::Volume;
+use thinwire_volume::stores::NullStore;
 
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
@@ -23,13 +31,15 @@ pub struct Opening<'a> {
     pub until: Option<Instant>,
     /// Parts have to be described in the order of their labels.
     pub in_order: bool,
+    /// Nothing is to be written: no opening is drawn.
+    pub read_only: bool,
 }
 
 /// The module over the data of its parts, put in the order that their labels say, whatever that of `children` is, which
-/// `specs` call by name.
+/// `specs` call by name. Opened for writing, it has a new opening on all parts before this returns.
 ///
 /// # Errors
-/// They make no whole, or another one than is described.
+/// They make no whole, or another one than is described; or its opening could not be written.
 pub fn open_whole(
     host: &Host,
     (module, options): (&'static Module, &Options),
@@ -37,7 +47,11 @@ pub fn open_whole(
     mut children: Vec<Box<dyn Volume>>,
     by: &Opening<'_>,
 ) -> Outcome<Box<dyn Volume>> {
-    let seen = read_all(host, &mut children, by)?;
+    let (mut readers, mut seen) = read_all(host, &mut children, by)?;
+    if by.read_only && matches!(assemble(&seen), Err(AssemblyError::Stale { .. })) {
+        // Somebody else opens it for writing, perhaps: some labels were read before that, and some behind.
+        (readers, seen) = read_all(host, &mut children, by)?;
+    }
     for (place, part) in seen.iter().enumerate() {
         let Ok(Finding::Label(found)) = &part.found else { continue };
         if let Some(fault) = &found.passed_over {
@@ -72,35 +86,72 @@ pub fn open_whole(
             order.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
         )));
     }
+    check_size(&whole, specs, &children)?;
+    if !by.read_only && children.iter().all(|child| !child.geometry().features.read_only) {
+        let label = |(labels, part): (Labels, SeenPart)| match part.found {
+            Ok(Finding::Label(found)) => Some((labels, found.label)),
+            _ => None,
+        };
+        // Each has a label: they make a whole.
+        let parts = readers.into_iter().zip(seen).filter_map(label).collect();
+        draw_opening(host, &whole, parts, specs, &mut children, by)?;
+    }
     let mut places: Vec<_> = children.into_iter().map(Some).collect();
-    let mut parts: Vec<Box<dyn Volume>> = Vec::new();
+    let mut parts = Vec::new();
     for part in &whole.parts {
         let child = places[part.place].take().expect("each is one part");
-        let data = Slice::new(vec![child], part.data_start, Some(part.data_bytes));
-        parts.push(Box::new(
-            data.map_err(|e| Failure::failed(format!("{} {}", specs[part.place], e.why)))?,
-        ));
+        let data = Child::within(child, part.data_start, part.data_bytes);
+        parts.push(data.map_err(|why| Failure::failed(format!("{} {why}", specs[part.place])))?);
     }
-    let opened = module.open(parts, options).map_err(|e| match e.child {
-        Some(role) => Failure::failed(format!("{} {}", specs[whole.parts[role].place], e.why)),
-        None => Failure::failed(e.to_string()),
-    })?;
-    let bytes = opened.geometry().bytes;
+    module.open_over(parts, options).map_err(|e| unfit(&whole, specs, e))
+}
+
+/// As users call the part that does not fit.
+fn unfit(whole: &Assembly, specs: &[VolumeSpec], e: ModuleError) -> Failure {
+    Failure::failed(match e.child {
+        Some(role) => format!("{} {}", specs[whole.parts[role].place], e.why),
+        None => e.to_string(),
+    })
+}
+
+/// The module makes of the parts what their labels say.
+fn check_size(whole: &Assembly, specs: &[VolumeSpec], children: &[Box<dyn Volume>]) -> Outcome {
+    let parts = whole.parts.iter().map(|part| {
+        let block_bytes = children[part.place].geometry().block_bytes;
+        (part.data_bytes, block_bytes)
+    });
+    let bytes = bytes_of((whole.module, &whole.options), parts);
+    let bytes = bytes.map_err(|e| unfit(whole, specs, e))?;
     if bytes != whole.bytes {
         let says = whole.bytes;
         return Err(Failure::failed(format!(
             "its parts make {bytes} bytes, and their labels say {says}: they were made by another program"
         )));
     }
-    Ok(opened)
+    Ok(())
 }
 
-/// What the labels of all say, and what they are.
+/// What the module makes of parts whose data has so many bytes, in blocks of so many: found out over volumes that hold
+/// nothing, before anything is written.
+///
+/// # Errors
+/// It makes nothing of them.
+pub fn bytes_of(
+    (module, options): (&'static Module, &Options),
+    parts: impl Iterator<Item = (u64, u32)>,
+) -> Result<u64, ModuleError> {
+    let stand_in =
+        |(bytes, block_bytes)| -> Box<dyn Volume> { Box::new(NullStore::new(bytes, block_bytes)) };
+    let opened = module.open(parts.map(stand_in).collect(), options)?;
+    Ok(opened.geometry().bytes)
+}
+
+/// The labels of all, what they say, and what they are.
 fn read_all(
     host: &Host,
     children: &mut [Box<dyn Volume>],
     by: &Opening<'_>,
-) -> Outcome<Vec<SeenPart>> {
+) -> Outcome<(Vec<Labels>, Vec<SeenPart>)> {
     let pool = host.pool();
     let mut found: Vec<_> = children.iter().map(|_| None).collect();
     let mut readers = Vec::new();
@@ -110,13 +161,7 @@ fn read_all(
         readers.push(labels);
     }
     while found.iter().any(Option::is_none) {
-        if by.until.is_some_and(|end| Instant::now() >= end) {
-            return Err(Failure::failed("the labels of its parts could not be read in time"));
-        }
-        if by.interrupt.has_come() {
-            return Err(Failure::failed("reading the labels of its parts was interrupted"));
-        }
-        host.turn(Wait::Until(Instant::now() + LOOK_EVERY))?;
+        wait(host, by, "read")?;
         for ((child, labels), found) in children.iter_mut().zip(&mut readers).zip(&mut found) {
             if let Some(LabelOutcome::Read(read)) = labels.turn(&mut **child) {
                 *found = Some(read);
@@ -127,5 +172,43 @@ fn read_all(
         found: found.expect("all were found"),
         content: child.identity(),
     };
-    Ok(children.iter_mut().zip(found).map(seen).collect())
+    Ok((readers, children.iter_mut().zip(found).map(seen).collect()))
+}
+
+/// From now on no part that is put back from an earlier copy is taken for one of the whole.
+fn draw_opening(
+    host: &Host,
+    whole: &Assembly,
+    parts: Vec<(Labels, Label)>,
+    specs: &[VolumeSpec],
+    children: &mut [Box<dyn Volume>],
+    by: &Opening<'_>,
+) -> Outcome {
+    let id = *entropy_bytes().first_chunk().expect("there are 32");
+    let mut opening = WholeOpening::new(whole, id, parts);
+    opening.begin(children);
+    loop {
+        match opening.turn(children) {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(OpeningError { part, error })) => {
+                return Err(Failure::failed(format!("{} {error}", specs[part])));
+            }
+            None => wait(host, by, "written")?,
+        }
+    }
+}
+
+/// A little, for disks and targets to answer.
+fn wait(host: &Host, by: &Opening<'_>, to_be: &str) -> Outcome {
+    if by.until.is_some_and(|end| Instant::now() >= end) {
+        return Err(Failure::failed(format!(
+            "the labels of its parts could not be {to_be} in time"
+        )));
+    }
+    if by.interrupt.has_come() {
+        return Err(Failure::failed(format!(
+            "interrupted before the labels of its parts were {to_be}"
+        )));
+    }
+    host.turn(Wait::Until(Instant::now() + LOOK_EVERY)).map(|_| ())
 }

@@ -135,6 +135,7 @@ impl Tree {
                 until: options.patience.map(|patience| Instant::now() + patience),
                 // What is written down of grants is by their place.
                 in_order: options.is_served,
+                read_only: options.read_only,
             };
             build((host, &opening), spec, &mut leaves.iter(), &mut ports)
         });

@@ -9,9 +9,9 @@ use thinwire_wire::aoe::{
     SECTOR_BYTES, ata_error,
 };
 
+use super::AoeClient;
 use super::finding::SECTORS_OF_OLD;
-use super::late::SentFrame;
-use super::{AoeClient, Pending};
+use super::request::{Piece, Refusal, Request};
 use crate::AoeCanary;
 
 /// Requests on their way together, at most.
@@ -26,90 +26,17 @@ const FRAMES_MAX: usize = 64;
 /// How long an orderly end waits for a server that is away.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A server refuses a piece.
+/// When the first piece is due to be sent again, as far as is known without looking at all: never later than it is. What is sent lowers
+/// it, what is answered leaves it, and once it has come all are looked at.
 #[derive(Clone, Copy, Debug)]
-struct Refusal {
-    since: Time,
-    /// When it did last, and why.
-    last: Time,
-    code: Option<ErrorCode>,
+pub(super) struct FirstDue {
+    at: Time,
+    /// The timeout by which it was found: under a shorter one pieces may be due before.
+    timeout: Duration,
 }
 
-/// What one frame asks for.
-#[derive(Debug)]
-pub(super) struct Piece {
-    sector: u64,
-    sectors: u8,
-    /// Under which it went out, each time another, as far as those frames may still be on their way.
-    frames: Vec<SentFrame>,
-    first: Time,
-    sent: Time,
-    tries: u32,
-    refused: Option<Refusal>,
-    /// How often it was not answered while the server said something else, and since when.
-    ignored: (u32, Time),
-    is_done: bool,
-    /// Of a read.
-    data: SegList,
-}
-
-impl Piece {
-    fn new(sector: u64, sectors: u8, now: Time) -> Self {
-        Piece {
-            sector,
-            sectors,
-            frames: Vec::new(),
-            first: now,
-            sent: now,
-            tries: 0,
-            refused: None,
-            ignored: (0, Time::ZERO),
-            is_done: false,
-            data: SegList::new(),
-        }
-    }
-
-    /// Pieces of so many sectors each, of what is from `start` to `end`.
-    fn cut(start: u64, end: u64, frame_sectors: u8, now: Time, into: &mut Vec<Piece>) {
-        let mut from = start;
-        while from < end {
-            let sectors = (end - from).min(u64::from(frame_sectors)) as u8;
-            into.push(Piece::new(from, sectors, now));
-            from += u64::from(sectors);
-        }
-    }
-}
-
-/// One I/O that is on its way, in pieces.
-#[derive(Debug)]
-pub(super) struct Request {
-    pending: Pending,
-    pieces: Vec<Piece>,
-    /// Those from here on have not been sent.
-    unsent: usize,
-    error: Option<ErrorKind>,
-}
-
-impl Request {
-    fn new(pending: Pending, frame_sectors: u8, now: Time) -> Self {
-        let mut pieces = Vec::new();
-        Piece::cut(pending.start, pending.end, frame_sectors, now, &mut pieces);
-        if pieces.is_empty() {
-            // A flush.
-            pieces.push(Piece::new(0, 0, now));
-        }
-        Request { pending, pieces, unsent: 0, error: None }
-    }
-
-    /// Since when a server refuses some of it.
-    fn refused_since(&self) -> Option<Time> {
-        self.in_flight().filter_map(|piece| piece.refused).map(|refusal| refusal.since).min()
-    }
-
-    /// Those that are on their way.
-    fn in_flight(&self) -> impl Iterator<Item = &Piece> {
-        self.pieces[..self.unsent].iter().filter(|piece| !piece.is_done)
-    }
+impl FirstDue {
+    pub const NONE: FirstDue = FirstDue { at: Time::NEVER, timeout: Duration::ZERO };
 }
 
 /// Why a request failed, as the error register of its answer says.
@@ -139,16 +66,22 @@ impl AoeClient {
         if self.finding.is_over() {
             self.send_again_what_is_late();
         }
+        if self.is_refused {
+            self.is_refused = self.requests.values().any(|r| r.refused_since().is_some());
+        }
         // Who ends waits once for what is not done, and not for each of them.
         let patience = self.config.fail_after.map_or(END_PATIENCE, |limit| limit.min(END_PATIENCE));
-        let begins = self.ends_since.unwrap_or(self.now);
-        let unserved = self.unserved_since().map(|since| self.now.since(since.max(begins)));
-        let is_left = unserved.is_some_and(|time| time >= patience) && self.is_ending;
+        let is_left = self.ends_since.is_some_and(|begins| {
+            let unserved = self.unserved_since().map(|since| self.now.since(since.max(begins)));
+            unserved.is_some_and(|time| time >= patience)
+        });
         if let Some(limit) = self.config.fail_after {
             if self.gone_since().is_some_and(|since| self.now.since(since) >= limit) {
                 self.fail_all(ErrorKind::Away);
             }
-            self.fail_refused(limit);
+            if self.is_refused {
+                self.fail_refused(limit);
+            }
         }
         if self.finding.is_over() && self.is_open {
             self.pump();
@@ -166,9 +99,7 @@ impl AoeClient {
         }
         let mut at = self.finding.next();
         if self.finding.is_over() {
-            let sent = self.requests.values().flat_map(Request::in_flight);
-            let due = sent.map(|piece| self.due(piece).max(self.again_after));
-            at = due.fold(at, Time::min);
+            at = at.min(self.first_due.at.max(self.again_after));
             if !self.waiting.is_empty() {
                 at = at.min(self.strays.until(self.now));
             }
@@ -186,7 +117,8 @@ impl AoeClient {
 
     /// Since when its server does nothing for it, or not all: it is silent, or refuses something that it is asked.
     fn unserved_since(&self) -> Option<Time> {
-        let refused = self.requests.values().filter_map(Request::refused_since);
+        let requests = self.requests.values().take_while(|_| self.is_refused);
+        let refused = requests.filter_map(Request::refused_since);
         self.gone_since().into_iter().chain(refused).min()
     }
 
@@ -203,10 +135,22 @@ impl AoeClient {
     }
 
     fn send_again_what_is_late(&mut self) {
+        let timeout = self.trips.timeout(0);
+        if self.now < self.first_due.at && timeout >= self.first_due.timeout {
+            let mut in_flight = self.requests.values().flat_map(Request::in_flight);
+            debug_assert!(in_flight.all(|piece| self.due(piece) > self.now));
+            return;
+        }
         let mut late = Vec::new();
+        self.first_due = FirstDue { at: Time::NEVER, timeout };
         for (&number, request) in &self.requests {
             for (at, piece) in request.pieces[..request.unsent].iter().enumerate() {
-                if !piece.is_done && self.now >= self.due(piece) {
+                if piece.is_done {
+                    continue;
+                }
+                let due = self.due(piece);
+                self.first_due.at = self.first_due.at.min(due);
+                if self.now >= due {
                     late.push((number, at, piece.tries, piece.first));
                 }
             }
@@ -283,7 +227,7 @@ impl AoeClient {
                     if request.pending.op == Op::Write {
                         self.strays.add(now, start, end, frames);
                     }
-                    Piece::cut(start, end, sectors, now, &mut unsent);
+                    Piece::cut((start, end), sectors, now, &mut self.spare, &mut unsent);
                 } else {
                     piece.frames = frames;
                     if at < was_sent { sent.push(piece) } else { unsent.push(piece) }
@@ -320,6 +264,8 @@ impl AoeClient {
         }
         piece.frames.push((tag, now));
         piece.sent = now;
+        self.first_due.at = self.first_due.at.min(now + self.trips.timeout(piece.tries));
+        self.first_due.timeout = self.first_due.timeout.max(self.trips.timeout(0));
         let command = match op {
             Op::Read => AtaCommand::ReadSectorsExt,
             Op::Write => AtaCommand::WriteSectorsExt,
@@ -340,14 +286,19 @@ impl AoeClient {
 
     /// Sends what may be sent.
     fn pump(&mut self) {
-        let unsent = |r: &Request| r.unsent < r.pieces.len();
-        let open: Vec<u64> =
-            self.requests.iter().filter(|(_, r)| unsent(r)).map(|(&number, _)| number).collect();
-        open.into_iter().for_each(|number| self.send_more(number));
+        if self.in_flight < self.window.frames() {
+            let unsent = |r: &Request| r.unsent < r.pieces.len();
+            let open = self.requests.iter().filter(|(_, r)| unsent(r)).map(|(&number, _)| number);
+            let open: Vec<u64> = open.collect();
+            open.into_iter().for_each(|number| self.send_more(number));
+        }
         while self.in_flight < self.window.frames() && self.requests.len() < REQUESTS_MAX {
             let Some(pending) = self.waiting.front() else { return };
             let (start, end, op) = (pending.start, pending.end, pending.op);
-            let conflicts = self.requests.values().any(|r| r.pending.conflicts(pending));
+            // Reads beside reads do not.
+            let may_conflict = op == Op::Write || self.writes > 0;
+            let conflicts =
+                may_conflict && self.requests.values().any(|r| r.pending.conflicts(pending));
             let is_careless = self.config.canary == AoeCanary::NoQuarantine;
             let may_land = op == Op::Write && !self.strays.allow(self.now, start, end);
             if conflicts || may_land && !is_careless {
@@ -356,7 +307,10 @@ impl AoeClient {
             let pending = self.waiting.pop_front().expect("just seen");
             let number = self.next_request;
             self.next_request += 1;
-            self.requests.insert(number, Request::new(pending, self.frame_sectors, self.now));
+            self.writes += usize::from(op == Op::Write);
+            let (sectors, now) = (self.frame_sectors, self.now);
+            let request = Request::new(pending, sectors, now, &mut self.spare);
+            self.requests.insert(number, request);
             self.send_more(number);
         }
     }
@@ -400,6 +354,7 @@ impl AoeClient {
                     let refused = &mut request.pieces[at].refused;
                     let since = refused.map_or(self.now, |refusal| refusal.since);
                     *refused = Some(Refusal { since, last: self.now, code: self.refusal });
+                    self.is_refused = true;
                     if self.refusal == Some(ErrorCode::BadArgument) && self.finding.is_over() {
                         // It may take less than it did.
                         self.finding.begin_anew(self.now);
@@ -453,17 +408,19 @@ impl AoeClient {
         let mut others = std::mem::take(&mut piece.frames);
         others.iter().for_each(|(tag, _)| _ = self.tags.remove(tag));
         others.retain(|&(other, _)| other != tag);
-        if request.pending.op == Op::Write {
-            self.strays.add(self.now, start, end, others);
+        match request.pending.op == Op::Write && !others.is_empty() {
+            true => self.strays.add(self.now, start, end, others),
+            false => self.spare.put_frames(others),
         }
         if request.pieces.iter().all(|piece| piece.is_done) {
-            let mut request = self.requests.remove(&number).expect("just seen");
+            let mut request = self.take_off(number).expect("just seen");
             let mut data = SegList::new();
             match request.error {
                 Some(kind) => self.complete(&request.pending, Err(kind), data),
                 None => {
                     request.pieces.sort_unstable_by_key(|piece| piece.sector);
                     request.pieces.drain(..).for_each(|piece| data.append(piece.data));
+                    self.spare.pieces.push(request.pieces);
                     self.complete(&request.pending, Ok(()), data);
                 }
             }
@@ -497,8 +454,15 @@ impl AoeClient {
         over.into_iter().for_each(|number| self.fail_request(number, ErrorKind::Away));
     }
 
+    /// A request is not on its way any more.
+    fn take_off(&mut self, number: u64) -> Option<Request> {
+        let request = self.requests.remove(&number)?;
+        self.writes -= usize::from(request.pending.op == Op::Write);
+        Some(request)
+    }
+
     fn fail_request(&mut self, number: u64, kind: ErrorKind) {
-        let Some(mut request) = self.requests.remove(&number) else { return };
+        let Some(mut request) = self.take_off(number) else { return };
         self.in_flight -= request.in_flight().count() as u32;
         for piece in &mut request.pieces {
             let end = piece.sector + u64::from(piece.sectors);

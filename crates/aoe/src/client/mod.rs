@@ -2,12 +2,13 @@
 //! would (`docs/aoe.md`, "The client").
 //!
 //! * `finding.rs`: which station has the device, and how large that is
-//! * `flow.rs`: what is sent when: order, answers, retransmission
+//! * `flow.rs`: what is sent when: order, answers, retransmission; `request.rs`: what is on its way
 //! * `late.rs`: writes that may still land; `timing.rs`: how long an answer is waited for
 
 mod finding;
 mod flow;
 mod late;
+mod request;
 mod timing;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,8 +22,9 @@ use thinwire_volume::{
 use thinwire_wire::aoe::{DATA_OFFSET, ErrorCode, Frame, SECTOR_BYTES, ShelfSlot};
 
 use self::finding::Finding;
-use self::flow::Request;
+use self::flow::FirstDue;
 use self::late::{LIFETIME, Strays};
+use self::request::{Request, Spare};
 use self::timing::{RoundTrips, Window};
 use crate::AoeCanary;
 
@@ -135,6 +137,10 @@ pub struct AoeClient {
     waiting: VecDeque<Pending>,
     /// On their way, by number: oldest first.
     requests: BTreeMap<u64, Request>,
+    /// How many of them write.
+    writes: usize,
+    /// Some of them may be refused.
+    is_refused: bool,
     next_request: u64,
     /// Of frames that have not been answered: which piece of which request each is.
     tags: BTreeMap<u32, (u64, usize)>,
@@ -145,6 +151,8 @@ pub struct AoeClient {
     window: Window,
     /// What is late is not sent again before, unless something is answered: more is late than may be on its way.
     again_after: Time,
+    first_due: FirstDue,
+    spare: Spare,
     trips: RoundTrips,
     strays: Strays,
     /// When the server was heard last, and since when it is away.
@@ -197,6 +205,8 @@ impl AoeClient {
             frame_sectors: 1,
             waiting: VecDeque::new(),
             requests: BTreeMap::new(),
+            writes: 0,
+            is_refused: false,
             next_request: 0,
             tags: BTreeMap::new(),
             last_tag,
@@ -204,6 +214,8 @@ impl AoeClient {
             carried: Box::new([[Time::ZERO; 1 + u8::MAX as usize]; 2]),
             window: Window::new(1),
             again_after: now,
+            first_due: FirstDue::NONE,
+            spare: Spare::default(),
             trips: RoundTrips::default(),
             strays: Strays::default(),
             heard_at: now,

@@ -40,7 +40,7 @@ pub(super) struct Shaking {
     /// Bytes of the block that is asked for.
     block_bytes: u32,
     identifier: u8,
-    /// Of the handshakes that are asked for: their answers have it, in the implemented form.
+    /// Of the handshake that was sent last: its answer has it, in the implemented form.
     number: u16,
     /// Of the handshake that was sent last.
     tag: Option<Tag>,
@@ -53,7 +53,7 @@ pub(super) struct Shaking {
 }
 
 impl Shaking {
-    /// The first of a client, whose numbers begin with this one.
+    /// The first of a client, whose handshakes are numbered from behind this one.
     pub fn new(now: Time, block_bytes: u32, number: u16) -> Self {
         Shaking {
             stage: Stage::Asking,
@@ -72,7 +72,7 @@ impl Shaking {
     /// Another, that answers to this one do not fit.
     fn anew(&self, now: Time, block_bytes: u32) -> Self {
         let identifier = self.identifier;
-        Shaking { identifier, ..Shaking::new(now, block_bytes, self.number + 1) }
+        Shaking { identifier, ..Shaking::new(now, block_bytes, self.number) }
     }
 
     /// It does not begin before this.
@@ -136,6 +136,7 @@ impl EbdClient {
             Stage::Over => {}
             Stage::Asking => {
                 self.shaking.identifier = self.free_identifier();
+                self.shaking.number = (self.shaking.number + 1) % HandshakeAsk::NUMBERS;
                 let own = match self.config.form {
                     EbdForm::Ideal => self.shaking.identifier,
                     EbdForm::Implemented => self.config.client,

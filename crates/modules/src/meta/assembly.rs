@@ -72,6 +72,8 @@ pub fn label_parts(whole: &NewWhole<'_>, parts: &[NewPart]) -> Result<Vec<Label>
             role: role as u16,
             data_start: LABEL_AREA_BYTES,
             opening: [0; 16],
+            next_opening: [0; 16],
+            openings: 0,
             content: part.content,
             writer: None,
             state: Vec::new(),
@@ -103,6 +105,10 @@ pub struct Assembly {
     pub uuid: [u8; 16],
     /// Its bytes, as it was told last.
     pub bytes: u64,
+    /// The last opening for writing that all parts know of, which may be half drawn; zero if there was none.
+    pub opening: [u8; 16],
+    /// How often it was opened for writing.
+    pub openings: u64,
     /// Its parts, in the order in which the module takes them.
     pub parts: Vec<FoundPart>,
 }
@@ -151,12 +157,21 @@ pub enum AssemblyError {
         /// The part that both say they are.
         uuid: [u8; 16],
     },
-    /// Two parts of one whole say different things of it: one was away while that changed, or is an old copy (rule 25).
+    /// Two parts of one whole say different things of it: one was away while that changed, or is an old copy.
     Differ {
         /// Which two.
         places: [usize; 2],
         /// In what.
         field: &'static str,
+    },
+    /// Some were not there when the whole was last opened for writing, while others were: old copies (rule 25).
+    Stale {
+        /// Of this whole.
+        name: String,
+        /// Which they are.
+        parts: Vec<StalePart>,
+        /// A place whose part was there.
+        newest: usize,
     },
     /// One holds another content than when it was labelled (rule 16).
     OtherContent {
@@ -172,6 +187,17 @@ pub enum AssemblyError {
         /// How many there are.
         count: usize,
     },
+}
+
+/// A part that is an old copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StalePart {
+    /// In which place it is, counted from 0.
+    pub place: usize,
+    /// Which part it is, counted from 0.
+    pub role: u16,
+    /// How many openings for writing it knows nothing of.
+    pub missed: u64,
 }
 
 /// Puts parts in order, whatever their places are called: all of one whole, none twice, none missing.
@@ -207,6 +233,7 @@ pub fn assemble(seen: &[SeenPart]) -> Result<Assembly, AssemblyError> {
             return Err(AssemblyError::Differ { places, field });
         }
     }
+    let newest = newest_opening(&labels)?;
     for &(place, label) in &labels {
         if label.content != seen[place].content {
             return Err(AssemblyError::OtherContent { place });
@@ -229,6 +256,8 @@ pub fn assemble(seen: &[SeenPart]) -> Result<Assembly, AssemblyError> {
         name: one.name.clone(),
         uuid: one.whole,
         bytes: one.whole_bytes,
+        opening: newest.opening,
+        openings: newest.openings,
         // All are parts of one list, and none twice: so there is one for each.
         parts: (0..count).filter_map(of_role).map(part).collect(),
     })
@@ -242,9 +271,32 @@ fn difference(one: &Label, other: &Label) -> Option<&'static str> {
         ("the name", one.name != other.name),
         ("the list of parts", one.parts != other.parts),
         ("the size", one.whole_bytes != other.whole_bytes),
-        ("the last opening for writing", one.opening != other.opening),
     ];
     differs.into_iter().find(|(_, differs)| *differs).map(|(field, _)| field)
+}
+
+/// A part that knows the last opening for writing. Each other part does, too, or was about to when a crash came: then it has that as
+/// its next one, and nothing was written under it yet ([`WholeOpening`](super::WholeOpening)).
+fn newest_opening<'a>(labels: &[(usize, &'a Label)]) -> Result<&'a Label, AssemblyError> {
+    let newest = labels.iter().max_by_key(|(_, label)| label.openings);
+    let &(at, newest) = newest.ok_or(AssemblyError::Nothing)?;
+    let mut parts = Vec::new();
+    for &(place, label) in labels {
+        if [label.opening, label.next_opening].contains(&newest.opening) {
+            continue;
+        }
+        if label.openings == newest.openings {
+            // Each was opened without the other.
+            let field = "the last opening for writing";
+            return Err(AssemblyError::Differ { places: [at.min(place), at.max(place)], field });
+        }
+        let missed = newest.openings - label.openings;
+        parts.push(StalePart { place, role: label.role, missed });
+    }
+    match parts.is_empty() {
+        true => Ok(newest),
+        false => Err(AssemblyError::Stale { name: newest.name.clone(), parts, newest: at }),
+    }
 }
 
 impl AssemblyError {
@@ -278,6 +330,25 @@ impl AssemblyError {
                 called(*a),
                 called(*b)
             ),
+            AssemblyError::Stale { name, parts, newest } => {
+                let stale = |part: &StalePart| {
+                    let StalePart { place, role, missed } = *part;
+                    let openings = if missed == 1 { "opening" } else { "openings" };
+                    let called = called(place);
+                    format!("{called} (part {role}, counted from 0, {missed} {openings} behind)")
+                };
+                let stale: Vec<_> = parts.iter().map(stale).collect();
+                let (are, right) = match parts.len() {
+                    1 => ("is an old copy", "the part that was there last"),
+                    _ => ("are old copies", "the parts that were there last"),
+                };
+                format!(
+                    "{} {are}: {name:?} was opened for writing since, as {} knows; put {right} back, or copies of all parts \
+                     that were made at one time, while it was not open",
+                    stale.join(", "),
+                    called(*newest)
+                )
+            }
             AssemblyError::OtherContent { place } => format!(
                 "{} has the label of a part, and is another volume than the one that got it: a copy without its \
                  identity (its extended attributes), or something put in its place; put the part back",
@@ -285,9 +356,12 @@ impl AssemblyError {
             ),
             AssemblyError::Missing { name, roles, count } => {
                 let roles: Vec<_> = roles.iter().map(usize::to_string).collect();
-                let parts = if roles.len() == 1 { "part" } else { "parts" };
+                let (parts, are, them) = match roles.len() {
+                    1 => ("part", "is", "it"),
+                    _ => ("parts", "are", "them"),
+                };
                 format!(
-                    "{name:?} has {count} parts, and {parts} {} (counted from 0) are not among these: give them, too",
+                    "{name:?} has {count} parts, and {parts} {} (counted from 0) {are} not among these: give {them}, too",
                     roles.join(", ")
                 )
             }

@@ -77,9 +77,14 @@ pub struct Label {
     pub role: u16,
     /// Where the data starts on this part, in bytes: at least [`LABEL_AREA_BYTES`], a multiple of 4096.
     pub data_start: u64,
-    /// A random number that is to be drawn whenever the whole is opened for writing, the same on all parts; zero before the
-    /// first time, and always so far: nothing draws one yet. A part that has another than the rest is an old copy.
+    /// A random number that is drawn whenever the whole is opened for writing, the same on all parts; zero before the
+    /// first time. A part that has another than the rest is an old copy, but for [`Label::next_opening`].
     pub opening: [u8; 16],
+    /// The one that is being drawn, while not all parts have it yet ([`WholeOpening`](super::WholeOpening)); else zero.
+    pub next_opening: [u8; 16],
+    /// How often the whole was opened for writing, that of `opening` included: of two parts that differ, the one with less is
+    /// the old copy.
+    pub openings: u64,
     /// What the part was when this was written, as a volume; another content is not the whole's any more.
     pub content: Identity,
     /// Who may write the whole. Kept in labels of the volume on top of a tree only.
@@ -130,6 +135,8 @@ impl Label {
         head(WHOLE, &self.whole);
         head(NAME, self.name.as_bytes());
         head(OPENING, &self.opening);
+        head(NEXT_OPENING, &self.next_opening);
+        head(OPENINGS, &self.openings.to_le_bytes());
         head(DATA_START, &self.data_start.to_le_bytes());
         head(DATA_BYTES, &part.bytes.to_le_bytes());
         head(WHOLE_BYTES, &self.whole_bytes.to_le_bytes());
@@ -208,6 +215,8 @@ impl Label {
             role: u16_of(image, ROLE),
             data_start: u64_of(image, 0, DATA_START),
             opening: bytes(image, 0, OPENING),
+            next_opening: bytes(image, 0, NEXT_OPENING),
+            openings: u64_of(image, 0, OPENINGS),
             content: Identity {
                 identity: bytes(image, 0, CONTENT),
                 incarnation: u64_of(image, 0, INCARNATION),
@@ -263,6 +272,10 @@ impl Label {
             if let Err(why) = known.and_then(|option| option.check(value)) {
                 return wrong("option", format!("`{name}` is refused: {why}"));
             }
+        }
+        if (self.openings == 0) != (self.opening == [0; 16]) {
+            let (count, last) = (self.openings, hex(&self.opening));
+            return wrong("openings", format!("is {count}, and the last of them {last}"));
         }
         self.check_uuids()?;
         self.check_sizes()

@@ -2,20 +2,24 @@
 //!
 //! [`Label`] is what one says, and how that stands in 4 KiB; it touches no volume. [`Labels`] reads and writes
 //! the two copies of it that a part has, so that a crash at any moment leaves one. [`assemble`] says what whole parts make,
-//! [`label_parts`] what parts of a new one say, and [`what_is_there`] what those would overwrite.
+//! [`label_parts`] what parts of a new one say, [`occupant`] what those would overwrite. [`WholeMaking`] writes them, and [`WholeOpening`] has all parts
+//! know that the whole is opened for writing once more, so that old copies of parts are found out.
 
 mod assembly;
 mod fault;
 mod finding;
 mod label;
 mod labels;
+mod making;
+mod opening;
 mod signature;
 
 use label::LABEL_VERSION;
 use labels::copy_of;
 
 pub use assembly::{
-    Assembly, AssemblyError, FoundPart, NewPart, NewWhole, SeenPart, assemble, label_parts,
+    Assembly, AssemblyError, FoundPart, NewPart, NewWhole, SeenPart, StalePart, assemble,
+    label_parts,
 };
 pub use fault::LabelFault;
 pub use finding::{Finding, FoundLabel, LabelError};
@@ -24,4 +28,5 @@ pub use label::{
     Label, LabelFeatures, LabelImage, LabelPart,
 };
 pub use labels::{LABEL_OFFSETS, LabelOutcome, Labels};
-pub use signature::what_is_there;
+pub use making::{MadePart, MakingError, WholeMaking, occupant};
+pub use opening::{OpeningError, WholeOpening};

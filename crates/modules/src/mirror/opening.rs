@@ -10,7 +10,7 @@ use super::bitmap::{
 use super::serve::lowest;
 use super::*;
 use crate::meta::{Label, Labels};
-use crate::{IdentityHash, ModuleError, common_geometry};
+use crate::{Child, IdentityHash, ModuleError, common_geometry};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -100,8 +100,9 @@ impl Mirror {
                 (labels, label)
             }));
         }
+        let volumes = Child::all(volumes);
         let geometry = common_geometry(NAME, &volumes).map_err(MirrorError::Unfit)?;
-        let mut volumes = volumes.into_iter();
+        let mut volumes = volumes.into_iter().map(|child| child.volume);
         let mut legs = Vec::with_capacity(count);
         for (at, own) in rest.into_iter().zip(seen) {
             legs.push(at.zip(own).zip_with_next(&mut volumes));

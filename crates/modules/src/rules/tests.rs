@@ -193,14 +193,15 @@ impl Volume for Planted {
 }
 
 /// Over volumes of which the last is broken.
-fn below(mut children: Vec<Box<dyn Volume>>, broken: Broken) -> Built {
-    let inner = children.pop().expect("it takes one at least");
-    children.push(Box::new(Planted { inner, broken, ready: Vec::new() }));
+fn below(mut children: Vec<Child>, broken: Broken) -> Built {
+    let inner = children.pop().expect("it takes one at least").volume;
+    let planted: Box<dyn Volume> = Box::new(Planted { inner, broken, ready: Vec::new() });
+    children.extend(Child::all(vec![planted]));
     (linear::MODULE.build)(children, &Options::default())
 }
 
 /// Broken as a whole.
-fn above(children: Vec<Box<dyn Volume>>, broken: Broken) -> Built {
+fn above(children: Vec<Child>, broken: Broken) -> Built {
     let inner = (linear::MODULE.build)(children, &Options::default())?;
     Ok(Box::new(Planted { inner, broken, ready: Vec::new() }))
 }

@@ -63,10 +63,17 @@ impl Model {
         }
     }
 
-    /// What a run was told of, and nothing has made durable, may be lost, and it is not told.
+    /// What a run was told of, and nothing has made durable, may be lost, and it is not told: also of when it was the writer
+    /// before, if it is not at present and becomes it again.
     pub fn forget_unflushed(&mut self, run: u32) {
         if run == self.run {
             self.lose_unflushed();
+        }
+        for sector in &mut self.sectors {
+            let durable = sector.durable;
+            let may_be_lost =
+                |e: &&mut Entry| e.run == run && e.state == State::Done && e.version > durable;
+            sector.history.iter_mut().filter(may_be_lost).for_each(|e| e.state = State::Unknown);
         }
     }
 

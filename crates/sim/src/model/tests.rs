@@ -94,6 +94,27 @@ fn what_is_patched_may_change_back_after_a_loss() {
     }
 }
 
+/// A client that is not told of losses is the writer, is not, hears of one and is it again: what it was told before may be gone,
+/// but for what it had flushed. Without a loss nothing is.
+#[test]
+fn what_a_former_grant_of_a_run_had_written_may_be_lost() {
+    for (is_lost, flushes, excused) in
+        [(false, false, false), (true, false, true), (true, true, false)]
+    {
+        let mut m = written(2);
+        if flushes {
+            let mark = m.begin_flush();
+            m.end_flush(1, mark, true).unwrap();
+        }
+        m.run_ended(1);
+        if is_lost {
+            m.forget_unflushed(1);
+        }
+        m.run_adopts(1, 3, std::iter::empty(), std::iter::empty());
+        assert_eq!(read(&mut m, 1).is_ok(), excused, "{is_lost} {flushes}");
+    }
+}
+
 #[test]
 fn a_crash_of_the_run_leaves_what_was_flushed() {
     for (last, allowed) in [(0, false), (1, true), (2, true)] {

@@ -87,7 +87,13 @@ pub(super) fn build(seed: u64, ground: Ground, rng: &mut Rng) -> (World, SwarmPl
         world.exports[export].may_fail = may_fail(&config);
         leaves.push(world.remote_leaf(export));
     }
-    let shape = if rng.chance(0.5) { Branch::even() } else { Branch::uneven() };
+    let mut shape = if rng.chance(0.5) { Branch::even() } else { Branch::uneven() };
+    // Dice of its own: worlds of `linear` alone are what they were.
+    let mut dice = Rng::new(seed ^ 0x7368_6170_6573);
+    if dice.chance(0.5) {
+        let sizes: Vec<u64> = leaves.iter().map(TreeLeaf::bytes).collect();
+        shape = Branch::mixed(&sizes, &mut dice);
+    }
     let server = if by_client { NOBODY } else { gateway };
     let export = world.add_tree(server, shape, leaves);
     let tree = &mut world.exports[export];
@@ -100,7 +106,7 @@ pub(super) fn build(seed: u64, ground: Ground, rng: &mut Rng) -> (World, SwarmPl
     }
     tree.may_fail = fails_at_all;
     let places = tree.tree().expect("just added").places();
-    let place = places.map(|(_, place)| place).nth(hot_leaf).expect("it is one of them");
+    let place = places.iter().find(|place| place.leaf == hot_leaf).unwrap_or(&places[0]);
     let writers = if by_client { 1 } else { pick(rng, &[1, 1, 2]) };
     tree.writers = writers as usize;
     let readers = u64::from(!by_client && rng.chance(0.3));
@@ -113,7 +119,7 @@ pub(super) fn build(seed: u64, ground: Ground, rng: &mut Rng) -> (World, SwarmPl
         };
         // Around a border, or within the leaf.
         let before = if rng.chance(0.5) { workload.hot_sectors / 2 } else { 0 };
-        workload.hot_first = place.start.saturating_sub(before);
+        workload.hot_first = place.first.saturating_sub(before);
         let client = machines.add_client(&mut world, export, nth >= writers, workload, rng);
         let c = &mut world.clients[client];
         if rng.chance(0.4) {

@@ -11,6 +11,7 @@ use crate::uri::VolumeSpec;
 Examples:
   thinwire volume create --key alice pool.toml#wide
   thinwire volume dump /srv/a.img
+  thinwire volume check /srv/*.img
   thinwire volume assemble /srv/*.img > pool.toml
 
 Of volumes that a file describes with `labels = true`: each part gives its first MiB to a label, which says what it is
@@ -39,8 +40,8 @@ where pool.toml has
 
 Each part loses its first MiB to its label, which says what it is a part of, and where in it. From then on the
 volume is attached or exported as pool.toml#wide; its parts may be named in any order, and anywhere: one that
-is missing, a copy or another's is refused (an old copy put back in its place is not found out yet). Parts that are described with labels themselves are made first, unless
-they are there. A part whose first MiB is not all zero is refused, with what is there; --force overwrites
+is missing, a copy, an old copy put back in its place, or another's is refused. Parts that are described with labels themselves
+are made first, unless they are there. A part whose first MiB is not all zero is refused, with what is there; --force overwrites
 it.")]
     Create {
         /// The volume, FILE.toml#NAME
@@ -64,6 +65,23 @@ Examples:
 
 Changes nothing. Fails if one of them has no label that can be gone by, after all were shown.")]
     Dump {
+        /// The parts
+        #[arg(required = true, value_name = "VOLUME")]
+        parts: Vec<VolumeSpec>,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+    /// Check the labels of parts, and whether those make volumes
+    #[command(after_help = "\
+Examples:
+  thinwire volume check /srv/*.img
+  thinwire volume check --key alice --json 'tw://node1/disk0?link=eth1' 'tw://node2/disk1?link=eth1'
+
+Changes nothing. Says of each part whether both copies of its label are sound, and of each volume whether it can be used;
+where not, what is damaged, what still serves and what to do. Fails if anything is wrong. What stands behind labels is
+not looked at.")]
+    Check {
         /// The parts
         #[arg(required = true, value_name = "VOLUME")]
         parts: Vec<VolumeSpec>,

@@ -1,8 +1,10 @@
 //! `thinwire volume`: labels are written, shown, and put together.
 //!
+//! * `check.rs`: whether labels are sound, and what to do where they are not
 //! * `create.rs`: parts get labels
 //! * `look.rs`: what stands in labels, and which volumes those make
 
+mod check;
 mod create;
 mod look;
 
@@ -26,6 +28,7 @@ pub fn run(args: &VolumeArgs) -> Outcome {
         VolumeAction::Create { volume, force, take_over, common } => {
             create::create(volume, *force, *take_over, common)
         }
+        VolumeAction::Check { parts, common } => check::check(parts, common),
         VolumeAction::Dump { parts, common } => look::dump(parts, common),
         VolumeAction::Assemble { parts, common } => look::assemble_all(parts, common),
     }

@@ -62,7 +62,9 @@ pub(super) const INCARNATION: Field = CONTENT.then("content incarnation", 8);
 pub(super) const WRITER_GENERATION: Field = INCARNATION.then("writer generation", 8);
 pub(super) const WRITER_HOLDER: Field = WRITER_GENERATION.then("writer holder", 16);
 pub(super) const WRITER_NAME: Field = WRITER_HOLDER.then("writer name", 64);
-pub(super) const RESERVED: Field = WRITER_NAME.then("reserved", 32);
+pub(super) const NEXT_OPENING: Field = WRITER_NAME.then("next opening", 16);
+pub(super) const OPENINGS: Field = NEXT_OPENING.then("openings", 8);
+pub(super) const RESERVED: Field = OPENINGS.then("reserved", 8);
 pub(super) const STATE_LENGTH: Field = RESERVED.then("state length", 2);
 pub(super) const RESERVED_BEHIND: Field = STATE_LENGTH.then("reserved", 46);
 

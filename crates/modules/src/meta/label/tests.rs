@@ -28,6 +28,8 @@ pub(in crate::meta) fn sample(module: &str, parts: u8) -> Label {
         role: u16::from(parts) - 1,
         data_start: LABEL_AREA_BYTES,
         opening: [0xa5; 16],
+        next_opening: [0; 16],
+        openings: 3,
         content: Identity { identity: [0xc0; 16], incarnation: 0x0102_0304_0506_0708 },
         writer: None,
         state: Vec::new(),
@@ -91,6 +93,8 @@ fn any_label() -> impl Strategy<Value = Label> {
                 role: role % count,
                 data_start: start * 4096,
                 opening: ids.0,
+                next_opening: [chosen as u8; 16],
+                openings: if ids.0 == [0; 16] { 0 } else { whole },
                 content: Identity { identity: ids.2, incarnation: ids.1 },
                 writer: writer.map(|(generation, holder, name)| WriterRecord {
                     generation,
@@ -147,7 +151,7 @@ fn unknown_features_do_what_their_kind_says() {
     let label = sample("linear", 2);
     let image = label.encode().unwrap();
     for (field, may_write) in [(COMPATIBLE, true), (READ_ONLY_COMPATIBLE, false)] {
-        let newer = with(&with(&image, field.at + 1, &[4]), RESERVED.at, b"what it needs");
+        let newer = with(&with(&image, field.at + 1, &[4]), RESERVED_BEHIND.at, b"what it needs");
         let read = Label::decode(&newer).unwrap();
         assert_eq!(read.may_write(), may_write);
         let LabelFeatures { compatible, read_only_compatible, .. } = read.features;

@@ -59,6 +59,8 @@ fn label(leg: usize, state: &MirrorState) -> Label {
         role: leg as u16,
         data_start: MIRROR_DATA_START,
         opening: [0; 16],
+        next_opening: [0; 16],
+        openings: 0,
         content: Identity::default(),
         writer: None,
         state: state.encode(),

@@ -1,21 +1,20 @@
 //! `thinwire volume create`.
 
 use serde::Serialize;
-use thinwire_buffer::SegList;
 use thinwire_modules::meta::{
-    Finding, LABEL_AREA_BYTES, Label, LabelError, LabelOutcome, NewPart, NewWhole, SeenPart,
-    assemble, label_parts, what_is_there,
+    LABEL_AREA_BYTES, Label, LabelError, Labels, MadePart, NewPart, NewWhole, SeenPart,
+    WholeMaking, assemble, label_parts, occupant,
 };
 use thinwire_modules::{Module, Options};
 use thinwire_runtime::clock::entropy_bytes;
-use thinwire_volume::stores::NullStore;
-use thinwire_volume::{Completion, Io, Op, Volume};
+use thinwire_volume::{Completion, Io, Op};
 
-use super::{JsonWhole, finish, hex, options_of, read_labels, wait_for};
+use super::{JsonWhole, hex, options_of, read_labels, wait_for};
 use crate::cli::VolumeCommon;
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::host::Host;
+use crate::labelled::bytes_of;
 use crate::last_resort::catch_signals;
 use crate::open::{Ending, OpenVolume, VolumeOptions, let_go, let_go_failed, open_on};
 use crate::output;
@@ -139,7 +138,7 @@ fn label_all(
     signals: &Signals,
     has_written: &mut bool,
 ) -> Outcome<Option<JsonWhole>> {
-    let (mut labels, seen) = read_labels(parts, signals)?;
+    let (labels, seen) = read_labels(parts, signals)?;
     if !is_asked_for && assemble(&seen).is_ok() {
         return Ok(None);
     }
@@ -151,8 +150,8 @@ fn label_all(
     let made = label_parts(&whole, &new).map_err(|e| Failure::failed(e.to_string()))?;
     let mut occupied = Vec::new();
     for ((part, seen), child) in parts.iter_mut().zip(&seen).zip(volume.children) {
-        let what = occupant(&mut **part, seen, signals);
-        let what = what.map_err(|e| e.context(child))?;
+        let begins = read(&mut **part, LABEL_AREA_BYTES, signals);
+        let what = occupant(&seen.found, &begins.map_err(|e| e.context(child))?);
         if let (Some(what), false) = (&what, force) {
             let say =
                 if is_asked_for { "say --force" } else { "make that by itself, with --force," };
@@ -162,31 +161,22 @@ fn label_all(
         }
         occupied.push(what);
     }
-    for (((part, labels), what), child) in
-        parts.iter_mut().zip(&mut labels).zip(occupied).zip(volume.children)
-    {
-        let Some(what) = what else { continue };
-        output::complain(&format!("{child} {what}; that is overwritten"));
-        *has_written = true;
-        let failed = |e: LabelError| Failure::failed(format!("{child} {e}"));
-        labels.erase(part.volume()).map_err(failed)?;
-        if let LabelOutcome::Erased(Err(e)) = finish(&mut **part, labels, signals)? {
-            return Err(failed(e));
+    for (what, child) in occupied.iter().zip(volume.children) {
+        if let Some(what) = what {
+            output::complain(&format!("{child} {what}; that is overwritten"));
         }
-        clear(&mut **part, signals).map_err(|e| e.context(child))?;
     }
-    // So often that neither copy is the first label: beside any later one something else is known for what it is.
-    for _ in 0..3 {
-        for (((part, labels), label), child) in
-            parts.iter_mut().zip(&mut labels).zip(&made).zip(volume.children)
-        {
-            *has_written = true;
-            let failed = |e: LabelError| Failure::failed(format!("{child} {e}"));
-            labels.write(label, part.volume()).map_err(failed)?;
-            if let LabelOutcome::Written(Err(e)) = finish(&mut **part, labels, signals)? {
-                return Err(failed(e));
-            }
-        }
+    let part = |((labels, label), what): ((Labels, Label), Option<String>)| MadePart {
+        labels,
+        label,
+        is_occupied: what.is_some(),
+    };
+    let to_make = labels.into_iter().zip(made).zip(occupied).map(part).collect();
+    let mut making = WholeMaking::new(0, parts[0].pool(), to_make);
+    while let Some(at) = making.part() {
+        *has_written = true;
+        let ended = wait_for(&mut *parts[at], signals, |volume| making.turn(volume))?;
+        ended.map_err(|e| Failure::failed(format!("{} {e}", volume.children[at])))?;
     }
     Ok(Some(JsonWhole {
         name: name.to_owned(),
@@ -228,59 +218,20 @@ fn new_parts(
     Ok(new)
 }
 
-/// What is on a part that is not blank: words to stand behind its name.
-fn occupant(
-    part: &mut dyn OpenVolume,
-    seen: &SeenPart,
-    signals: &Signals,
-) -> Outcome<Option<String>> {
-    match &seen.found {
-        Ok(Finding::Label(found)) => {
-            let Label { name, role, .. } = &found.label;
-            return Ok(Some(format!("is part {role} (counted from 0) of {name:?}")));
-        }
-        // It says of whom.
-        Err(error) if !matches!(error, LabelError::Foreign(_)) => {
-            return Ok(Some(error.to_string()));
-        }
-        _ => {}
-    }
-    let begins = read(part, LABEL_AREA_BYTES, signals)?;
-    Ok(what_is_there(&begins).map(|what| format!("holds {what}")))
-}
-
 /// What the module makes of parts of these sizes.
 fn whole_bytes(
     volume: &Described<'_>,
     parts: &mut [Box<dyn OpenVolume>],
     new: &[NewPart],
 ) -> Outcome<u64> {
-    let mut stand_ins: Vec<Box<dyn Volume>> = Vec::new();
-    for (part, new) in parts.iter_mut().zip(new) {
+    let shapes = parts.iter_mut().zip(new).map(|(part, new)| {
         let block_bytes = part.volume().geometry().block_bytes;
-        stand_ins.push(Box::new(NullStore::new(new.data_bytes(), block_bytes)));
-    }
-    let opened = volume.module.open(stand_ins, volume.options).map_err(|e| match e.child {
+        (new.data_bytes(), block_bytes)
+    });
+    bytes_of((volume.module, volume.options), shapes).map_err(|e| match e.child {
         Some(child) => Failure::failed(format!("the data of {} {}", volume.children[child], e.why)),
         None => Failure::failed(e.to_string()),
-    })?;
-    Ok(opened.geometry().bytes)
-}
-
-/// Nothing of what was there before is found in the place of labels any more.
-fn clear(part: &mut dyn OpenVolume, signals: &Signals) -> Outcome {
-    let longest = u64::from(part.volume().geometry().io_bytes_max).min(LABEL_AREA_BYTES);
-    let mut at = 0;
-    while at < LABEL_AREA_BYTES {
-        let len = longest.min(LABEL_AREA_BYTES - at);
-        let mut io = Io::new(0, Op::Write, at, len);
-        io.data = SegList::of(part.pool().get_zeroed(len as usize).freeze());
-        io_of(part, io, signals)?
-            .result
-            .map_err(|e| Failure::failed(format!("its first MiB cannot be cleared: {e}")))?;
-        at += len;
-    }
-    Ok(())
+    })
 }
 
 /// One I/O, to its end.

@@ -17,7 +17,10 @@ use crate::rundir::SCHEMA;
 use crate::uri::VolumeSpec;
 
 /// The labels of all, each opened to be read; why not of those that cannot be.
-fn look_at(parts: &[VolumeSpec], common: &VolumeCommon) -> Outcome<Vec<Result<SeenPart, String>>> {
+pub(super) fn look_at(
+    parts: &[VolumeSpec],
+    common: &VolumeCommon,
+) -> Outcome<Vec<Result<SeenPart, String>>> {
     let (signals, _) = catch_signals(2, &parts.iter().collect::<Vec<_>>())?;
     let mut options = options_of(common, &signals)?;
     options.read_only = true;
@@ -72,6 +75,10 @@ struct JsonLabel {
     data_bytes: u64,
     whole_bytes: u64,
     opening: String,
+    /// How many there were.
+    openings: u64,
+    /// That which is half drawn.
+    next_opening: Option<String>,
     /// Of all parts, in order.
     parts: Vec<String>,
     options: Vec<(&'static str, u64)>,
@@ -92,6 +99,8 @@ fn json_label(label: &Label, seen: &SeenPart) -> JsonLabel {
         data_bytes: label.part().bytes,
         whole_bytes: label.whole_bytes,
         opening: hex(&label.opening),
+        openings: label.openings,
+        next_opening: (label.next_opening != [0; 16]).then(|| hex(&label.next_opening)),
         parts: label.parts.iter().map(|part| hex(&part.uuid)).collect(),
         options: label.options.iter().collect(),
         features: [features.compatible, features.read_only_compatible, features.incompatible],
@@ -145,6 +154,13 @@ fn text_of(part: &JsonPart) -> String {
         text += "\n  it holds another content than when it got this label: it is not used";
     }
     let options = label.options.iter().map(|(name, value)| format!("{name} = {value}"));
+    let mut opening = match label.openings {
+        0 => "none yet".to_owned(),
+        count => format!("{}, number {count}", label.opening),
+    };
+    if let Some(next) = &label.next_opening {
+        let _ = write!(opening, "; {next} was cut off");
+    }
     for (what, value) in [
         ("whole", format!("{}, {} bytes", label.whole, label.whole_bytes)),
         (
@@ -154,12 +170,26 @@ fn text_of(part: &JsonPart) -> String {
         ("part", label.part.clone()),
         ("data", format!("{} bytes from {} on", label.data_bytes, label.data_start)),
         ("generation", label.generation.to_string()),
-        ("opening", label.opening.clone()),
+        ("opening", opening),
         ("parts", label.parts.join(" ")),
     ] {
         let _ = write!(text, "\n  {what:<12}{value}");
     }
     output::printable(&text)
+}
+
+/// The wholes that these are parts of, and in which places those are.
+pub(super) fn wholes_of(seen: &[Result<SeenPart, String>]) -> Vec<([u8; 16], Vec<usize>)> {
+    let mut wholes: Vec<([u8; 16], Vec<usize>)> = Vec::new();
+    for (place, part) in seen.iter().enumerate() {
+        let Ok(SeenPart { found: Ok(Finding::Label(found)), .. }) = part else { continue };
+        let whole = found.label.whole;
+        match wholes.iter_mut().find(|(uuid, _)| *uuid == whole) {
+            Some((_, places)) => places.push(place),
+            None => wholes.push((whole, vec![place])),
+        }
+    }
+    wholes
 }
 
 /// `volume assemble --json`.
@@ -182,24 +212,17 @@ pub fn assemble_all(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
     }
     let specs = &specs[..];
     let seen = look_at(specs, common)?;
-    let mut wholes: Vec<([u8; 16], Vec<usize>)> = Vec::new();
     let mut refused = Vec::new();
     for (place, part) in seen.iter().enumerate() {
         match part.as_ref().map(|part| &part.found) {
             Err(why) => refused.push(format!("{} cannot be opened: {why}", specs[place])),
             Ok(Ok(Finding::Blank)) => refused.push(format!("{} has no label", specs[place])),
             Ok(Err(error)) => refused.push(format!("{} {error}", specs[place])),
-            Ok(Ok(Finding::Label(found))) => {
-                let whole = found.label.whole;
-                match wholes.iter_mut().find(|(uuid, _)| *uuid == whole) {
-                    Some((_, places)) => places.push(place),
-                    None => wholes.push((whole, vec![place])),
-                }
-            }
+            Ok(Ok(Finding::Label(_))) => {}
         }
     }
     let mut found = Vec::new();
-    for (_, places) in wholes {
+    for (_, places) in wholes_of(&seen) {
         let parts: Vec<_> = places.iter().filter_map(|&place| seen[place].clone().ok()).collect();
         match assemble(&parts) {
             Ok(whole) => found.push((json_whole(&whole, &places, specs), whole)),

@@ -29,6 +29,8 @@ fn edit(image: &mut LabelImage, choices: &mut Choices<'_>) {
         WHOLE_BYTES,
         super::super::MODULE,
         GENERATION,
+        OPENING,
+        OPENINGS,
         RESERVED,
         STATE_LENGTH,
     ];
@@ -125,6 +127,7 @@ fn fuzz_labels() {
         "has writer",
         "writer name length",
         "state length",
+        "openings",
         "reserved",
     ]);
 }

@@ -17,6 +17,7 @@ fn images() -> Vec<(&'static str, Label)> {
     stripe.options.set(stripe.module.option("chunk").unwrap(), 128 << 10);
     stripe.role = 2;
     top.name = "ü".repeat(32);
+    top.next_opening = [0x5a; 16];
     top.writer = Some(WriterRecord::new(0x1122_3344_5566_7788, [0xd0; 16], "node1"));
     let mut kept = sample("linear", 2);
     kept.state = (1..=41).collect();
@@ -118,6 +119,8 @@ fn fields_are_where_the_document_says() {
         WRITER_GENERATION,
         WRITER_HOLDER,
         WRITER_NAME,
+        NEXT_OPENING,
+        OPENINGS,
         RESERVED,
         STATE_LENGTH,
         RESERVED_BEHIND,

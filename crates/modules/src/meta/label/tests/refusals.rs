@@ -204,6 +204,14 @@ fn options_are_the_modules() {
 
 /// There is one way to write a label.
 #[test]
+fn an_opening_has_its_number() {
+    let zero = "0".repeat(32);
+    malformed(OPENING.at, &[0; 16], "openings", &format!("is 3, and the last of them {zero}"));
+    let last = "a5".repeat(16);
+    malformed(OPENINGS.at, &[0; 8], "openings", &format!("is 0, and the last of them {last}"));
+}
+
+#[test]
 fn nothing_stands_where_nothing_has_a_meaning() {
     let why = |at: usize| format!("has 0x07 at byte {at}, where zero belongs");
     let (name, module, end) = (NAME.at + 60, super::super::MODULE.at + 15, row(4));

@@ -1,0 +1,171 @@
+//! [`WholeOpening`]: a new opening on all parts of a whole, before anybody writes to it (`docs/format.md`, "An opening").
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use thinwire_volume::Volume;
+
+use super::{Assembly, Label, LabelError, LabelOutcome, Labels};
+
+/// Writes to all parts of a whole that it is opened for writing once more, so that from then on a part that does not
+/// know of it is an old copy (rule 25): first on all parts what the next opening is, then, once all have that durably, on
+/// all that it has come. Between the two a crash leaves parts of which the one kind announces what the other kind has, which
+/// [`assemble`](super::assemble) takes for the whole that it is. A single phase would leave parts that differ as an old
+/// copy does.
+///
+/// A state machine over the [`Labels`] of all parts, which it keeps: [`WholeOpening::begin`], then [`WholeOpening::turn`] until
+/// that says how it has ended. Only then a user's write may be submitted. In each phase all parts are written at the same time.
+/// What fails on one part fails the opening, once the others have ended what was under way: it leaves what a crash does.
+pub struct WholeOpening {
+    id: [u8; 16],
+    /// What the parts say of the one before.
+    last: [u8; 16],
+    openings: u64,
+    parts: Vec<Part>,
+    /// How many phases have begun.
+    phase: usize,
+    failed: Option<OpeningError>,
+    canary: OpeningCanary,
+}
+
+struct Part {
+    labels: Labels,
+    label: Label,
+    /// How many phases are durable on it.
+    done: usize,
+}
+
+/// The part on which an opening has failed, in the order in which they were given, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpeningError {
+    /// Counted from 0.
+    pub part: usize,
+    /// Why it got no label.
+    pub error: LabelError,
+}
+
+/// A fault planted in it, which its tests must find.
+#[cfg_attr(not(test), allow(dead_code, reason = "tests plant them"))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum OpeningCanary {
+    #[default]
+    None,
+    /// What the next opening is, is not announced.
+    SinglePhase,
+    /// A part goes on to the second phase when it has ended the first, whatever the others have.
+    EarlySecondPhase,
+    /// Users write while the second phase is under way.
+    EarlyEnd,
+    /// A half drawn opening is forgotten: the next one is announced beside the one before it.
+    ForgetsHalf,
+}
+
+const PHASES: usize = 2;
+
+impl WholeOpening {
+    /// Of a whole whose parts are all there, each with what was read of it, in any order. `id` is a random number, drawn for this opening.
+    ///
+    /// # Panics
+    /// If `id` is zero, or that of the last opening: whoever calls has no entropy.
+    pub fn new(whole: &Assembly, id: [u8; 16], parts: Vec<(Labels, Label)>) -> Self {
+        assert!(id != [0; 16] && id != whole.opening, "an opening is a random number");
+        assert_eq!(parts.len(), whole.parts.len(), "of each part");
+        let part = |(labels, label)| Part { labels, label, done: 0 };
+        WholeOpening {
+            id,
+            last: whole.opening,
+            openings: whole.openings,
+            parts: parts.into_iter().map(part).collect(),
+            phase: 0,
+            failed: None,
+            canary: OpeningCanary::default(),
+        }
+    }
+
+    /// Submits what comes first. `volumes` are those of the parts, in their order, here and in each turn.
+    pub fn begin<V: Volume>(&mut self, volumes: &mut [V]) {
+        assert_eq!(self.phase, 0, "it has begun");
+        if self.canary == OpeningCanary::SinglePhase {
+            self.phase = 1;
+            self.parts.iter_mut().for_each(|part| part.done = 1);
+        }
+        self.next_phase(volumes);
+    }
+
+    /// Polls the volumes, and goes on; never waits. Says how the opening has ended, once it has.
+    ///
+    /// # Errors
+    /// See [`OpeningError`]: nothing is under way any more.
+    pub fn turn<V: Volume>(&mut self, volumes: &mut [V]) -> Option<Result<(), OpeningError>> {
+        for (at, volume) in volumes.iter_mut().enumerate() {
+            let part = &mut self.parts[at];
+            if part.labels.is_idle() {
+                continue;
+            }
+            match part.labels.turn(volume) {
+                Some(LabelOutcome::Written(Ok(_))) => part.done += 1,
+                Some(LabelOutcome::Written(Err(error))) => self.fail(at, error),
+                _ => continue,
+            }
+            if self.canary == OpeningCanary::EarlySecondPhase && self.parts[at].done == 1 {
+                self.write(at, 2, volume);
+            }
+        }
+        if self.canary == OpeningCanary::EarlyEnd && self.parts.iter().any(|part| part.done == 2) {
+            return Some(Ok(()));
+        }
+        if self.parts.iter().any(|part| !part.labels.is_idle()) {
+            return None;
+        }
+        if let Some(error) = self.failed.clone() {
+            return Some(Err(error));
+        }
+        if self.parts.iter().all(|part| part.done == PHASES) {
+            return Some(Ok(()));
+        }
+        self.next_phase(volumes);
+        None
+    }
+
+    fn next_phase<V: Volume>(&mut self, volumes: &mut [V]) {
+        self.phase += 1;
+        for (at, volume) in volumes.iter_mut().enumerate() {
+            self.write(at, self.phase, volume);
+        }
+    }
+
+    fn write(&mut self, at: usize, phase: usize, volume: &mut dyn Volume) {
+        let part = &mut self.parts[at];
+        let label = &mut part.label;
+        match phase {
+            1 if self.canary == OpeningCanary::ForgetsHalf => label.next_opening = self.id,
+            // All say the same of the one before: a crash may have left it half drawn.
+            1 => {
+                (label.opening, label.openings) = (self.last, self.openings);
+                label.next_opening = self.id;
+            }
+            _ => {
+                (label.opening, label.openings) = (self.id, self.openings.saturating_add(1));
+                label.next_opening = [0; 16];
+            }
+        }
+        if let Err(error) = part.labels.write(label, volume) {
+            self.fail(at, error);
+        }
+    }
+
+    fn fail(&mut self, part: usize, error: LabelError) {
+        self.failed.get_or_insert(OpeningError { part, error });
+    }
+}
+
+impl fmt::Display for OpeningError {
+    /// With a number for the part.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "part {}, counted from 0, {}", self.part, self.error)
+    }
+}
+
+impl std::error::Error for OpeningError {}

@@ -1,0 +1,188 @@
+//! Crashes at every moment of an opening, with every order in which its parts come on: the whole can be opened again, and no part
+//! that was copied before can be put back after a user has written. Planted faults are found by the same.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::meta::StalePart;
+
+/// What a crash leaves of a write: nothing, all, and some ways to tear it.
+const SOME: [u8; 6] = [0, 0xff, 0x01, 0xfe, 0x0f, 0xaa];
+
+/// Parts that an opening begins on, and whatever was copied of each before that.
+struct Case {
+    contents: Vec<Content>,
+    copies: Vec<Vec<Content>>,
+    canary: OpeningCanary,
+}
+
+/// The parts after these have come on, in this order.
+fn replay(case: &Case, id: u8, order: &[usize]) -> World {
+    let mut world = World::new(&case.contents, id, case.canary).expect("it is a whole");
+    order.iter().for_each(|&part| assert!(world.complete(part)));
+    world
+}
+
+/// Calls `check` with the world at each state that it can come to: what a part does depends on how far each has come only.
+fn each_state(
+    case: &Case,
+    id: u8,
+    check: &mut dyn FnMut(&World) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut known = BTreeSet::new();
+    let mut orders = vec![Vec::new()];
+    while let Some(order) = orders.pop() {
+        let world = replay(case, id, &order);
+        check(&world)?;
+        for part in (0..world.parts.len()).filter(|&part| world.parts[part].is_busy()) {
+            let order = [&order[..], &[part]].concat();
+            let mut far = vec![0; world.parts.len()];
+            order.iter().for_each(|&part| far[part] += 1);
+            if known.insert(far) {
+                orders.push(order);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Calls `check` with all that a crash could leave now.
+fn each_crash(
+    world: &World,
+    torn: &[u8],
+    check: &mut dyn FnMut(Vec<Content>) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut all = vec![Vec::new()];
+    for part in &world.parts {
+        let crashes = part.crashes(torn);
+        let with = |before: Vec<Content>| {
+            crashes.iter().map(move |content| [&before[..], std::slice::from_ref(content)].concat())
+        };
+        all = all.into_iter().flat_map(with).collect();
+    }
+    all.into_iter().try_for_each(check)
+}
+
+/// A user may write now: whatever was copied of a part before and is put back, before or after a crash, is told to be old.
+fn check_copies(case: &Case, world: &World) -> Result<usize, String> {
+    let mut count = 0;
+    each_crash(world, &SOME, &mut |contents| {
+        for (place, copies) in case.copies.iter().enumerate() {
+            for copy in copies {
+                let mut contents = contents.clone();
+                contents[place] = copy.clone();
+                count += 1;
+                let stale = match assembled(&contents) {
+                    Err(AssemblyError::Stale { parts, .. }) => parts,
+                    other => {
+                        return Err(format!("an old copy of part {place} is taken: {other:?}"));
+                    }
+                };
+                let told: Vec<_> = stale.iter().map(|&StalePart { place, .. }| place).collect();
+                if told != [place] {
+                    return Err(format!("{told:?} are said to be old, not {place}"));
+                }
+            }
+        }
+        Ok(())
+    })?;
+    Ok(count)
+}
+
+/// All crashes of an opening, and of `again` more after each: how many, or the first thing that is wrong.
+fn explore(case: &Case, id: u8, again: usize) -> Result<usize, String> {
+    let (mut count, mut later) = (0, BTreeSet::new());
+    each_state(case, id, &mut |world| {
+        if world.ended.is_some() {
+            count += check_copies(case, world)?;
+        }
+        each_crash(world, &SOME, &mut |contents| {
+            count += 1;
+            match assembled(&contents) {
+                Ok(_) if again > 0 => _ = later.insert(contents),
+                Ok(_) => {}
+                Err(error) => return Err(format!("it cannot be opened: {error}")),
+            }
+            Ok(())
+        })
+    })?;
+    for contents in later {
+        let mut copies = case.copies.clone();
+        copies.iter_mut().zip(&contents).for_each(|(copies, content)| copies.push(content.clone()));
+        let next = Case { contents, copies, canary: case.canary };
+        count += explore(&next, id + 1, again - 1)?;
+    }
+    Ok(count)
+}
+
+/// Wholes of so many parts, never opened and opened before.
+fn all(parts: usize, again: usize, canary: OpeningCanary) -> Result<usize, String> {
+    let new = made(parts);
+    let before = opened(&new, 1);
+    let copies =
+        |contents: &[Content]| contents.iter().map(|content| vec![content.clone()]).collect();
+    let first = Case { copies: copies(&new), contents: new, canary };
+    let second = Case { copies: copies(&before), contents: before, canary };
+    Ok(explore(&first, 2, again)? + explore(&second, 2, again)?)
+}
+
+#[test]
+fn a_crash_at_any_moment_leaves_a_whole_and_no_way_for_old_copies() {
+    let count = all(3, 0, OpeningCanary::None).unwrap();
+    assert!(count > 5_000, "only {count} crashes");
+}
+
+/// A crash in the opening after a crash in an opening.
+#[test]
+fn a_crash_after_a_crash_leaves_them_too() {
+    let count = all(2, 1, OpeningCanary::None).unwrap();
+    assert!(count > 10_000, "only {count} crashes");
+}
+
+/// Each write torn in every way.
+#[test]
+fn a_label_torn_in_any_way_leaves_a_whole() {
+    let every: Vec<u8> = (0..=u8::MAX).collect();
+    let contents = opened(&made(2), 1);
+    let case = Case { contents, copies: Vec::new(), canary: OpeningCanary::None };
+    let mut count = 0;
+    each_state(&case, 2, &mut |world| {
+        for torn in 0..world.parts.len() {
+            for content in world.parts[torn].crashes(&every) {
+                let mut contents = world.contents();
+                contents[torn] = content;
+                count += 1;
+                assembled(&contents).map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert!(count > 5_000, "only {count} crashes");
+}
+
+#[track_caller]
+fn is_found(canary: OpeningCanary, again: usize, says: &str) {
+    let why = all(2, again, canary).expect_err("it was not found");
+    assert!(why.contains(says), "{why}");
+}
+
+#[test]
+fn an_opening_that_announces_nothing_is_found() {
+    is_found(OpeningCanary::SinglePhase, 0, "it cannot be opened");
+}
+
+#[test]
+fn a_second_phase_that_does_not_wait_for_the_first_is_found() {
+    is_found(OpeningCanary::EarlySecondPhase, 0, "it cannot be opened");
+}
+
+#[test]
+fn users_that_write_before_its_end_are_found() {
+    is_found(OpeningCanary::EarlyEnd, 0, "an old copy of part");
+}
+
+#[test]
+fn an_opening_that_forgets_a_half_drawn_one_is_found() {
+    is_found(OpeningCanary::ForgetsHalf, 1, "it cannot be opened");
+}
