@@ -11,6 +11,7 @@
 //! that it does not do itself. [`Cache`] is one, and no row: it is right only where a target has locked the volume below,
 //! so it is an option of an export. Of these rules a layer keeps those on order, flushes, losses and polls.
 //! A module stands on [`Child`]ren: volumes, or what labels leave of them; it knows no difference, and counts from its own first byte.
+//! A [mirror] is no row yet: it is opened with labels, and keeps these rules but for order, errors and identity.
 //! [`Dealt`] is no row either: what it stands on are ends of one volume, which nobody can name.
 //!
 //! * **Ranges** are checked once, above ([`Geometry::check`](thinwire_volume::Geometry::check)): a module asserts,
@@ -55,6 +56,7 @@ mod dealt;
 mod events;
 mod linear;
 pub mod meta;
+pub mod mirror;
 #[cfg(test)]
 mod observed;
 mod options;

@@ -37,6 +37,11 @@ impl<T> Slab<T> {
         Some(entry)
     }
 
+    /// All entries, with their indices.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        (0..).zip(&mut self.entries).filter_map(|(index, entry)| Some((index, entry.as_mut()?)))
+    }
+
     /// # Panics
     /// If nothing has that index.
     #[inline]
@@ -60,5 +65,7 @@ mod tests {
         );
         assert_eq!((slab.insert("c"), *slab.get_mut(b)), (a, "b"));
         assert_eq!(slab.entries.len(), 2);
+        slab.remove(a.into());
+        assert_eq!(slab.iter_mut().collect::<Vec<_>>(), [(b, &mut "b")]);
     }
 }

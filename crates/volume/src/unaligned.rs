@@ -15,14 +15,14 @@
 //! A flush passes through at once: it covers the writes that completed before it, and a write
 //! completes here only after all its parts have.
 
-mod locks;
 #[cfg(test)]
 mod tests;
 
 use thinwire_buffer::{Buf, Pool, SegList, Time};
 
-use self::locks::RangeLocks;
-use crate::{Completion, Extent, Geometry, Identity, Io, IoError, Op, Token, Volume, VolumeEvent};
+use crate::{
+    Completion, Extent, Geometry, Identity, Io, IoError, Op, RangeLocks, Token, Volume, VolumeEvent,
+};
 
 /// The longest read or write this module accepts, however little the volume below takes: what NBD
 /// clients take for granted.

@@ -76,6 +76,7 @@ pub fn label_parts(whole: &NewWhole<'_>, parts: &[NewPart]) -> Result<Vec<Label>
             openings: 0,
             content: part.content,
             writer: None,
+            state: Vec::new(),
         };
         label.encode().map(|_| label)
     };

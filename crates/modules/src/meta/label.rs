@@ -19,6 +19,8 @@ pub const LABEL_BYTES: usize = 4096;
 pub type LabelImage = [u8; LABEL_BYTES];
 /// Most parts and options that a label has room for, together.
 pub const LABEL_ROWS_MAX: usize = ROWS_MAX;
+/// Most bytes of a module's state that a label has; each 24 of them take a row's place.
+pub const LABEL_STATE_BYTES_MAX: usize = 1024;
 /// Bytes of the longest name of a whole.
 pub const LABEL_NAME_BYTES_MAX: usize = fields::NAME.len;
 
@@ -87,6 +89,9 @@ pub struct Label {
     pub content: Identity,
     /// Who may write the whole. Kept in labels of the volume on top of a tree only.
     pub writer: Option<WriterRecord>,
+    /// What the module keeps here of its own: at most [`LABEL_STATE_BYTES_MAX`] bytes, in its own format, and no more than the
+    /// rows leave room for. None of it is looked at here.
+    pub state: Vec<u8>,
 }
 
 impl Label {
@@ -156,6 +161,7 @@ impl Label {
             put(&mut image, at, OPTION_NAME, name.as_bytes());
             put(&mut image, at, OPTION_VALUE, &value.to_le_bytes());
         }
+        put_state(&mut image, used, &self.state);
         seal(&mut image);
         Ok(image)
     }
@@ -194,6 +200,7 @@ impl Label {
             return Err(LabelFault::Module { name });
         };
         let (parts, options) = rows(image, module)?;
+        let count = parts.len() + options.iter().count();
         let label = Label {
             generation: u64_of(image, 0, GENERATION),
             features,
@@ -215,6 +222,7 @@ impl Label {
                 incarnation: u64_of(image, 0, INCARNATION),
             },
             writer: writer(image)?,
+            state: state(image, row(count))?,
         };
         label.check()?;
         label.check_said_twice(image)?;
@@ -237,6 +245,15 @@ impl Label {
             return wrong(
                 "parts",
                 format!("makes {rows} rows with the options, and a label has {LABEL_ROWS_MAX}"),
+            );
+        }
+        let (state, room) = (self.state.len(), LABEL_BYTES - row(rows));
+        if state > LABEL_STATE_BYTES_MAX.min(room) {
+            return wrong(
+                "state length",
+                format!(
+                    "is {state}, of {LABEL_STATE_BYTES_MAX} at most, and the rows leave {room}"
+                ),
             );
         }
         if usize::from(self.role) >= count {
@@ -382,6 +399,25 @@ fn rows(image: &LabelImage, module: &Module) -> Result<(Vec<LabelPart>, Options)
         options.set(option, u64_of(image, at, OPTION_VALUE));
     }
     Ok((parts, options))
+}
+
+/// What the module keeps, behind the rows, which end at `from`.
+fn state(image: &LabelImage, from: usize) -> Result<Vec<u8>, LabelFault> {
+    let len = usize::from(u16_of(image, STATE_LENGTH));
+    match image.get(from..from + len) {
+        Some(state) if len <= LABEL_STATE_BYTES_MAX => Ok(state.to_vec()),
+        _ => {
+            let room = LABEL_BYTES - from;
+            let why =
+                format!("is {len}, of {LABEL_STATE_BYTES_MAX} at most, and the rows leave {room}");
+            Err(LabelFault::malformed("state length", why))
+        }
+    }
+}
+
+fn put_state(image: &mut LabelImage, from: usize, state: &[u8]) {
+    put(image, 0, STATE_LENGTH, &(state.len() as u16).to_le_bytes());
+    image[from..from + state.len()].copy_from_slice(state);
 }
 
 /// Who may write the whole, if that is kept here.

@@ -24,8 +24,8 @@ pub use assembly::{
 pub use fault::LabelFault;
 pub use finding::{Finding, FoundLabel, LabelError};
 pub use label::{
-    LABEL_AREA_BYTES, LABEL_BYTES, LABEL_NAME_BYTES_MAX, LABEL_ROWS_MAX, Label, LabelFeatures,
-    LabelImage, LabelPart,
+    LABEL_AREA_BYTES, LABEL_BYTES, LABEL_NAME_BYTES_MAX, LABEL_ROWS_MAX, LABEL_STATE_BYTES_MAX,
+    Label, LabelFeatures, LabelImage, LabelPart,
 };
 pub use labels::{LABEL_OFFSETS, LabelOutcome, Labels};
 pub use making::{MadePart, MakingError, WholeMaking, occupant};

@@ -64,10 +64,12 @@ pub(super) const WRITER_HOLDER: Field = WRITER_GENERATION.then("writer holder", 
 pub(super) const WRITER_NAME: Field = WRITER_HOLDER.then("writer name", 64);
 pub(super) const NEXT_OPENING: Field = WRITER_NAME.then("next opening", 16);
 pub(super) const OPENINGS: Field = NEXT_OPENING.then("openings", 8);
-pub(super) const RESERVED: Field = OPENINGS.then("reserved", 56);
+pub(super) const RESERVED: Field = OPENINGS.then("reserved", 8);
+pub(super) const STATE_LENGTH: Field = RESERVED.then("state length", 2);
+pub(super) const RESERVED_BEHIND: Field = STATE_LENGTH.then("reserved", 46);
 
 /// Rows begin here: first those of the parts, then those of the options.
-pub(super) const HEAD_BYTES: usize = RESERVED.end();
+pub(super) const HEAD_BYTES: usize = RESERVED_BEHIND.end();
 
 pub(super) const PART_UUID: Field = Field::first("part", 16);
 pub(super) const PART_BYTES: Field = PART_UUID.then("data bytes", 8);

@@ -32,6 +32,7 @@ pub(in crate::meta) fn sample(module: &str, parts: u8) -> Label {
         openings: 3,
         content: Identity { identity: [0xc0; 16], incarnation: 0x0102_0304_0506_0708 },
         writer: None,
+        state: Vec::new(),
     }
 }
 
@@ -49,8 +50,17 @@ fn any_label() -> impl Strategy<Value = Label> {
     let sizes = (1..1_u64 << 40, 1..=u64::MAX >> 12, 256..1_u64 << 40);
     let writer = prop::option::of((any::<u64>(), any::<[u8; 16]>(), "[a-zä]{0,32}"));
     let ids = (any::<[u8; 16]>(), any::<u64>(), any::<[u8; 16]>());
-    (names, module, sizes, writer, ids, any::<(u16, u64)>()).prop_map(
-        |(name, (module, parts, seed), (size, whole, start), writer, ids, (role, chosen))| {
+    let state = prop::collection::vec(any::<u8>(), 0..=LABEL_STATE_BYTES_MAX);
+    let chosen = any::<(u16, u64)>();
+    (names, module, sizes, writer, (ids, state), chosen).prop_map(
+        |(
+            name,
+            (module, parts, seed),
+            (size, whole, start),
+            writer,
+            (ids, mut state),
+            (role, chosen),
+        )| {
             let module = &MODULES[module];
             let count = parts
                 .clamp(*module.children.start() as u16, (*module.children.end()).min(150) as u16);
@@ -69,6 +79,8 @@ fn any_label() -> impl Strategy<Value = Label> {
                     options.set(option, value);
                 }
             }
+            let rows = usize::from(count) + options.iter().count();
+            state.truncate(LABEL_BYTES - row(rows));
             Label {
                 generation: chosen.max(1),
                 features: LabelFeatures::default(),
@@ -89,6 +101,7 @@ fn any_label() -> impl Strategy<Value = Label> {
                     holder,
                     name: HolderName::new(&name),
                 }),
+                state,
             }
         },
     )
@@ -138,7 +151,7 @@ fn unknown_features_do_what_their_kind_says() {
     let label = sample("linear", 2);
     let image = label.encode().unwrap();
     for (field, may_write) in [(COMPATIBLE, true), (READ_ONLY_COMPATIBLE, false)] {
-        let newer = with(&with(&image, field.at + 1, &[4]), RESERVED.at, b"what it needs");
+        let newer = with(&with(&image, field.at + 1, &[4]), RESERVED_BEHIND.at, b"what it needs");
         let read = Label::decode(&newer).unwrap();
         assert_eq!(read.may_write(), may_write);
         let LabelFeatures { compatible, read_only_compatible, .. } = read.features;

@@ -32,6 +32,7 @@ fn edit(image: &mut LabelImage, choices: &mut Choices<'_>) {
         OPENING,
         OPENINGS,
         RESERVED,
+        STATE_LENGTH,
     ];
     match choices.below(5) {
         3 => image[choices.of(&fields).range(0)].fill(0),
@@ -66,6 +67,7 @@ fn play(choices: &mut Choices<'_>) {
     if choices.flag() {
         label.writer = Some(WriterRecord::new(choices.long(), [3; 16], &choices.text(70)));
     }
+    label.state = vec![choices.byte(); choices.below(3) * 500];
     let mut image = *label.encode().expect("it is right");
     for _ in 0..choices.below(4) {
         edit(&mut image, choices);
@@ -124,6 +126,7 @@ fn fuzz_labels() {
         "data start",
         "has writer",
         "writer name length",
+        "state length",
         "openings",
         "reserved",
     ]);

@@ -19,7 +19,15 @@ fn images() -> Vec<(&'static str, Label)> {
     top.name = "ü".repeat(32);
     top.next_opening = [0x5a; 16];
     top.writer = Some(WriterRecord::new(0x1122_3344_5566_7788, [0xd0; 16], "node1"));
-    vec![("linear", linear), ("slice", slice), ("stripe", stripe), ("with-writer", top)]
+    let mut kept = sample("linear", 2);
+    kept.state = (1..=41).collect();
+    vec![
+        ("linear", linear),
+        ("with-state", kept),
+        ("slice", slice),
+        ("stripe", stripe),
+        ("with-writer", top),
+    ]
 }
 
 /// Rows of 16 bytes, but those that are all zero.
@@ -114,6 +122,8 @@ fn fields_are_where_the_document_says() {
         NEXT_OPENING,
         OPENINGS,
         RESERVED,
+        STATE_LENGTH,
+        RESERVED_BEHIND,
     ];
     let tables: [(&str, &[Field]); 3] = [
         ("| 0 | 8 | magic |", &head),

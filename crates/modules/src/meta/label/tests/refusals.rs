@@ -122,6 +122,12 @@ fn numbers_have_their_bounds() {
     malformed(WHOLE_BYTES.at, &[0; 8], "whole bytes", "is 0, no multiple of 512 above 0");
     malformed(WHOLE_BYTES.at, &[1], "whole bytes", "is 25165825, no multiple of 512 above 0");
     malformed(row(1) + PART_BYTES.at, &[0; 8], "data bytes", "is 0, no multiple of 512 above 0");
+    malformed(
+        STATE_LENGTH.at,
+        &[1, 4],
+        "state length",
+        "is 1025, of 1024 at most, and the rows leave 3600",
+    );
     malformed(HAS_WRITER.at, &[2], "has writer", "is 2, neither 0 nor 1");
 }
 
@@ -210,9 +216,11 @@ fn nothing_stands_where_nothing_has_a_meaning() {
     let why = |at: usize| format!("has 0x07 at byte {at}, where zero belongs");
     let (name, module, end) = (NAME.at + 60, super::super::MODULE.at + 15, row(4));
     let writer = [WRITER_NAME_LENGTH.at, WRITER_GENERATION.at, WRITER_HOLDER.at, WRITER_NAME.at];
-    for at in [RESERVED.at, RESERVED.end() - 1, name, module, end, LABEL_BYTES - 1]
-        .into_iter()
-        .chain(writer)
+    let gap = RESERVED_BEHIND.at;
+    for at in
+        [RESERVED.at, RESERVED.end() - 1, gap, HEAD_BYTES - 1, name, module, end, LABEL_BYTES - 1]
+            .into_iter()
+            .chain(writer)
     {
         malformed(at, &[7], "reserved", &why(at));
     }

@@ -43,9 +43,9 @@ impl Lock {
 /// together; an exclusive one waits until everything that overlaps it and arrived earlier is
 /// released, and everything that arrives later and overlaps waits for it. While nobody holds or wants
 /// an exclusive lock, taking and releasing one costs constant time; else it is linear in the number of
-/// locks.
+/// locks. Who holds one releases it; nothing is released by being dropped.
 #[derive(Default)]
-pub(super) struct RangeLocks {
+pub struct RangeLocks {
     /// Held and waiting, in no order.
     locks: Vec<Lock>,
     /// Position in `locks` by owner.
@@ -56,13 +56,13 @@ pub(super) struct RangeLocks {
     /// Arrivals and owners of those a release grants; kept for its storage.
     granted: Vec<(u64, u32)>,
     /// Grants everything, to show that the tests and the simulator would notice.
-    pub(super) broken: bool,
+    pub(crate) broken: bool,
 }
 
 impl RangeLocks {
     /// Asks for `[start, end)` on behalf of `owner`, a small number that holds no other lock.
     /// Returns true if it is granted at once; else a later [`RangeLocks::release`] grants it.
-    pub(super) fn acquire(&mut self, owner: u32, start: u64, end: u64, exclusive: bool) -> bool {
+    pub fn acquire(&mut self, owner: u32, start: u64, end: u64, exclusive: bool) -> bool {
         self.arrivals += 1;
         let (behind, arrival) = ((start, end), self.arrivals);
         let mut lock = Lock { start, end, behind, exclusive, arrival, blockers: 0, owner };
@@ -84,7 +84,7 @@ impl RangeLocks {
 
     /// Gives up `owner`'s lock and appends to `out` the owners whose turn it is now, in their
     /// order of arrival.
-    pub(super) fn release(&mut self, owner: u32, out: &mut Vec<u32>) {
+    pub fn release(&mut self, owner: u32, out: &mut Vec<u32>) {
         let place = std::mem::replace(&mut self.place[owner as usize], u32::MAX) as usize;
         let lock = self.locks.swap_remove(place);
         debug_assert!(lock.owner == owner && lock.blockers == 0);

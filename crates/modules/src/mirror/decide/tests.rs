@@ -1,0 +1,150 @@
+//! Labels as crashes, absences and mistakes leave them, and what is made of them.
+
+use super::*;
+use LegState::{Behind, Failed, InSync, Resyncing};
+
+fn id(number: u8) -> Generation {
+    [number; 16]
+}
+
+fn state(generation: u8, history: &[u8], legs: &[LegState]) -> Option<MirrorState> {
+    let history = history.iter().map(|&number| id(number)).collect();
+    Some(MirrorState { generation: id(generation), history, region_shift: 20, legs: legs.into() })
+}
+
+fn plan(seen: &[Option<MirrorState>], degraded: bool) -> OpeningPlan {
+    decide(seen, degraded).unwrap_or_else(|refusal| panic!("{refusal}"))
+}
+
+const BOTH: [LegState; 2] = [InSync, InSync];
+
+#[test]
+fn legs_that_say_the_same_are_all_current() {
+    let both = state(5, &[4], &BOTH);
+    let plan = plan(&[both.clone(), both.clone()], false);
+    assert_eq!((plan.current, plan.changes, plan.resync), (0b11, false, vec![]));
+    assert_eq!(Some(plan.state), both);
+}
+
+/// Rule 3: one that names the other as current is not served alone, unless somebody says so.
+#[test]
+fn a_leg_that_names_others_as_current_is_not_served_alone() {
+    let alone = [None, state(5, &[4], &BOTH)];
+    assert_eq!(decide(&alone, false), Err(OpeningRefusal::Missing { legs: 0b01 }));
+    let degraded = plan(&alone, true);
+    assert_eq!((degraded.current, degraded.changes), (0b10, true));
+    assert_eq!(degraded.state.legs, [Behind { at: id(5) }, InSync]);
+    // Who has it on record that the other is behind needs nobody.
+    let known = plan(&[None, state(6, &[5], &[Behind { at: id(5) }, InSync])], false);
+    assert_eq!((known.current, known.changes), (0b10, false));
+    let three = [state(5, &[], &[InSync; 3]), state(5, &[], &[InSync; 3]), None];
+    assert_eq!(decide(&three, false), Err(OpeningRefusal::Missing { legs: 0b100 }));
+}
+
+#[test]
+fn a_leg_that_was_dropped_gets_what_its_bitmap_says() {
+    let ahead = state(6, &[5, 4], &[InSync, Behind { at: id(5) }]);
+    let back = plan(&[ahead.clone(), state(5, &[4], &BOTH)], false);
+    assert_eq!((back.current, back.changes), (0b01, false));
+    assert_eq!(back.resync, [(1, ResyncExtent::Bitmap)]);
+    assert_eq!(Some(back.state), ahead);
+    // Rule 25: an older copy of it, and one that nobody has seen.
+    for old in [state(4, &[3], &BOTH), state(0, &[], &[InSync, Resyncing { at: id(0) }])] {
+        let back = plan(&[ahead.clone(), old], false);
+        assert_eq!(back.resync, [(1, ResyncExtent::Full)]);
+    }
+}
+
+/// Rule 25: while one leg was away the history has overflowed.
+#[test]
+fn where_a_leg_was_left_is_known_however_long_it_is_away() {
+    let away = Behind { at: id(1) };
+    let ahead = state(20, &[19, 18, 17, 16, 15, 14, 13, 12], &[InSync, InSync, away]);
+    let back = plan(&[ahead.clone(), ahead.clone(), state(1, &[], &[InSync; 3])], false);
+    assert_eq!((back.current, back.resync), (0b011, vec![(2, ResyncExtent::Bitmap)]));
+    let other = [ahead.clone(), ahead, state(2, &[], &[InSync; 3])];
+    let refusal = decide(&other, true).unwrap_err();
+    assert!(matches!(refusal, OpeningRefusal::SplitBrain { legs: [0, 2], .. }), "{refusal}");
+}
+
+/// Rule 7: both are named, and neither is written.
+#[test]
+fn legs_that_were_served_apart_are_refused() {
+    let apart = [
+        state(7, &[5, 4], &[InSync, Behind { at: id(5) }]),
+        state(8, &[5, 4], &[Behind { at: id(5) }, InSync]),
+    ];
+    for degraded in [false, true] {
+        let refusal = decide(&apart, degraded).unwrap_err();
+        let generations = [id(7), id(8)];
+        assert_eq!(refusal, OpeningRefusal::SplitBrain { legs: [0, 1], generations });
+        let says = refusal.to_string();
+        assert!(says.contains(&"07".repeat(16)) && says.contains(&"08".repeat(16)), "{says}");
+    }
+    // Also if they claim each other, or one generation means two things.
+    let circle = [state(7, &[8], &BOTH), state(8, &[7], &BOTH)];
+    assert!(matches!(decide(&circle, true), Err(OpeningRefusal::SplitBrain { .. })));
+    let two = [state(7, &[5], &[InSync, Behind { at: id(5) }]), state(7, &[5], &BOTH)];
+    assert!(matches!(decide(&two, true), Err(OpeningRefusal::SplitBrain { .. })));
+}
+
+/// Rule 6: what was being copied to says so, and is not whole before its label has the generation.
+#[test]
+fn half_a_replacement_is_not_served() {
+    let half = state(5, &[4], &[InSync, Resyncing { at: id(5) }]);
+    let source = state(9, &[8, 5], &[InSync, Resyncing { at: id(5) }]);
+    for degraded in [false, true] {
+        let refused = decide(&[None, half.clone()], degraded);
+        assert_eq!(refused, Err(OpeningRefusal::NoneInSync));
+    }
+    let on = plan(&[source.clone(), half.clone()], false);
+    assert_eq!((on.current, on.changes), (0b01, false));
+    assert_eq!(on.resync, [(1, ResyncExtent::Bitmap)], "it goes on where it was");
+    // One that does not say that it was being copied to is from before.
+    let before = plan(&[source, state(5, &[4], &BOTH)], false);
+    assert_eq!(before.resync, [(1, ResyncExtent::Full)]);
+    // The crash came before the source had it on record.
+    let begun = plan(&[state(6, &[5], &[InSync, Behind { at: id(5) }]), half.clone()], false);
+    assert_eq!(begun.resync, [(1, ResyncExtent::Bitmap)]);
+    // And after the source has it on record as in sync, before it says so itself.
+    let ended = plan(&[state(10, &[9, 8, 5], &BOTH), half], false);
+    assert_eq!((ended.current, ended.changes), (0b01, true));
+    assert_eq!(ended.resync, [(1, ResyncExtent::Bitmap)]);
+    assert_eq!(ended.state.legs, [InSync, Behind { at: id(5) }]);
+}
+
+/// A crash between the labels of two legs: both had all that was completed.
+#[test]
+fn a_change_that_was_cut_off_drops_nobody() {
+    let legs = [InSync, InSync, Behind { at: id(4) }];
+    let ahead = state(5, &[4, 3], &legs);
+    let cut = [ahead.clone(), state(4, &[3], &[InSync; 3]), None];
+    let on = plan(&cut, false);
+    assert_eq!((on.current, on.changes), (0b011, true), "a new generation is due");
+    // The dropped one alone does not know, and needs somebody's word.
+    let dropped = [None, None, state(4, &[3], &[InSync; 3])];
+    assert_eq!(decide(&dropped, false), Err(OpeningRefusal::Missing { legs: 0b011 }));
+    // Two generations back is an old copy.
+    let old = plan(&[ahead, state(3, &[], &[InSync; 3]), None], false);
+    assert_eq!((old.current, old.resync), (0b001, vec![(1, ResyncExtent::Full)]));
+    assert_eq!(old.state.legs[1], Behind { at: id(5) });
+}
+
+/// Rule 16: other content is left alone.
+#[test]
+fn a_failed_leg_is_not_written() {
+    let failed = state(6, &[5], &[InSync, Failed { at: id(5) }]);
+    let on = plan(&[failed, state(5, &[4], &BOTH)], false);
+    assert_eq!((on.current, on.changes, on.resync), (0b01, false, vec![]));
+}
+
+#[test]
+fn legs_of_different_mirrors_are_refused() {
+    let two = state(5, &[], &BOTH);
+    let three = state(5, &[], &[InSync; 3]);
+    assert_eq!(decide(&[two.clone(), three], true), Err(OpeningRefusal::Differ { legs: [0, 1] }));
+    let mut coarse = two.clone();
+    coarse.as_mut().unwrap().region_shift = 21;
+    assert_eq!(decide(&[two, coarse], true), Err(OpeningRefusal::Differ { legs: [0, 1] }));
+    assert_eq!(decide(&[None, None], true), Err(OpeningRefusal::NoneInSync));
+}

@@ -1,0 +1,168 @@
+//! Write intent: the bits of a region are durable on all legs before it is written (rule 1), and are cleared late, when all
+//! legs have flushed what was written (rule 2).
+//!
+//! One batch of blocks is under way at a time: all that are to be written when it begins, to all legs. What is to be
+//! set meanwhile goes with the next one, so that many writes share it, and no set meets a clear of its block.
+
+use std::time::Duration;
+
+use thinwire_buffer::{SegList, Time};
+use thinwire_volume::{Completion, ErrorKind, Io, Op};
+
+use super::bitmap::{BITMAP_OFFSET, BLOCK_BYTES, BlockImage, BlockName, encode};
+use super::opening::Phase;
+use super::serve::Doubt;
+use super::{Mirror, MirrorCanary, NAME, Task, bits};
+
+/// What could not be written to any leg, and nobody waits for, is tried again after this.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(super) struct Intent {
+    /// Writes that wait for bits, in the order in which they came.
+    waiting: Vec<u32>,
+    is_writing: bool,
+    /// Batches that have begun, and when the next may if nobody waits for it.
+    begun: u64,
+    retry_at: Time,
+    /// All legs are being flushed, so that regions can be closed.
+    is_closing: bool,
+    /// Of the last block that was written, or read.
+    pub number: u64,
+    image: Option<Box<BlockImage>>,
+}
+
+impl Intent {
+    /// A write waits until its bits are durable.
+    pub fn wait(&mut self, id: u32) {
+        self.waiting.push(id);
+    }
+
+    /// The number of the next batch, with all that is to be written by now.
+    pub fn next_batch(&self) -> u64 {
+        self.begun + 1
+    }
+
+    /// Whether that batch was written.
+    pub fn is_through(&self, batch: u64) -> bool {
+        let under_way = u64::from(self.is_writing);
+        self.begun - under_way >= batch
+    }
+
+    /// A batch is under way.
+    pub fn is_writing(&self) -> bool {
+        self.is_writing
+    }
+}
+
+impl Mirror {
+    /// Writes down what is to be written, if nothing is.
+    pub(super) fn step_bits(&mut self) -> bool {
+        let is_free = !self.intent.is_writing && !self.record.is_changing();
+        if !is_free || self.phase != Phase::Serving || !self.regions.is_dirty() {
+            return false;
+        }
+        if self.intent.waiting.is_empty() && self.intent.retry_at > self.now {
+            return false;
+        }
+        self.intent.is_writing = true;
+        self.intent.begun += 1;
+        let id = self.new_job(Task::Bits, Io::new(0, Op::Write, 0, BLOCK_BYTES as u64));
+        let mut image = self.intent.image.take().unwrap_or_else(|| Box::new([0; BLOCK_BYTES]));
+        while let Some(index) = self.regions.take_dirty() {
+            self.regions.fill(index, &mut image);
+            self.intent.number += 1;
+            let (whole, region_shift) = (self.whole, self.state.region_shift);
+            encode(&mut image, BlockName { whole, index, region_shift }, self.intent.number);
+            let data = SegList::of(self.config.pool.copy_of(&image[..]).freeze());
+            let offset = BITMAP_OFFSET + u64::from(index) * BLOCK_BYTES as u64;
+            for leg in bits(self.active) {
+                let mut io = Io::new(0, Op::Write, offset, BLOCK_BYTES as u64);
+                (io.flags.fua, io.data) = (true, data.clone());
+                self.send(leg, id, io);
+            }
+        }
+        self.intent.image = Some(image);
+        true
+    }
+
+    /// A batch has ended: who waited for it goes on.
+    pub(super) fn finish_bits(&mut self, id: u32) {
+        let Some(job) = self.jobs.remove(id.into()) else { return };
+        self.intent.is_writing = false;
+        let is_durable = job.ok & self.in_sync != 0;
+        self.regions.on_written(is_durable);
+        if is_durable {
+            bits(job.failed & self.active).for_each(|leg| self.drop_if_spare(leg, false));
+        } else {
+            // It has not been written, whatever it was.
+            self.intent.begun -= 1;
+            self.intent.retry_at = self.now + RETRY_AFTER;
+            self.regions.soil_all();
+        }
+        let waiting = std::mem::take(&mut self.intent.waiting);
+        for &id in &waiting {
+            let Io { token, op, offset, len, .. } = self.jobs.get_mut(id).io;
+            if self.regions.of(offset, len).all(|region| self.regions.is_durable(region)) {
+                self.send_write(id);
+            } else if is_durable {
+                // It came when the batch was under way.
+                self.intent.waiting.push(id);
+            } else {
+                self.jobs.remove(id.into());
+                let kind = job.error.map_or(ErrorKind::Io, |error| error.kind);
+                let job_io = Io::new(token, op, offset, len);
+                let error = job_io.error(kind, NAME);
+                self.end_write(id, offset, len);
+                self.tell(&job_io, Completion::new(token, Err(error)));
+            }
+        }
+        if self.intent.waiting.is_empty() {
+            // Keeps what room it has.
+            self.intent.waiting = waiting;
+            self.intent.waiting.clear();
+        }
+    }
+
+    /// Begins to close regions that nobody has written for long: with a flush of all legs.
+    pub(super) fn step_close(&mut self) -> bool {
+        let is_free = !self.intent.is_closing && !self.record.is_changing();
+        if !is_free || self.phase != Phase::Serving || self.regions.next_close(self.now) > self.now
+        {
+            return false;
+        }
+        let ended = self.regions.ended();
+        if self.canary == MirrorCanary::EarlyClear {
+            self.regions.close(ended, self.now);
+            return true;
+        }
+        self.intent.is_closing = true;
+        let id = self.new_job(Task::Close { ended }, Io::new(0, Op::Flush, 0, 0));
+        self.send_flush(id);
+        true
+    }
+
+    pub(super) fn finish_close(&mut self, id: u32, ended: u64) {
+        let Some(job) = self.jobs.remove(id.into()) else { return };
+        self.intent.is_closing = false;
+        if self.judge(job.ok, job.failed, job.error, Doubt::Open).is_ok() {
+            self.regions.close(ended, self.now);
+        } else {
+            // Not at once again: what is open is as if it had been written now.
+            self.regions.put_off(self.now);
+        }
+    }
+
+    /// When the first region is to be closed.
+    pub(super) fn next_close(&mut self) -> Time {
+        if self.record.is_changing() || self.phase != Phase::Serving {
+            return Time::NEVER;
+        }
+        let retry = if self.regions.is_dirty() { self.intent.retry_at } else { Time::NEVER };
+        let retry = if retry > self.now { retry } else { Time::NEVER };
+        match self.intent.is_closing {
+            true => retry,
+            false => retry.min(self.regions.next_close(self.now)),
+        }
+    }
+}

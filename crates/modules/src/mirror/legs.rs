@@ -1,0 +1,82 @@
+//! [`Leg`]: a volume that a mirror stands on, with its label, and what is outstanding there.
+
+use thinwire_buffer::Time;
+use thinwire_volume::Volume;
+
+use super::state::MirrorState;
+use crate::meta::{Label, Labels};
+
+/// So many reads of a leg may fail, while others serve them, before it is dropped.
+const READ_ERRORS_MAX: u32 = 16;
+/// Of so many reads one goes to another leg than the quickest, so that it is known which that is.
+const PROBE_EACH: u64 = 64;
+/// What a leg is taken to need that nothing is known of, in nanoseconds, and the least.
+const DELAY_NS: u64 = 1000;
+
+/// A volume that is to be a leg, all of it: its labels, its bitmaps and its data.
+pub struct MirrorLeg {
+    /// The volume. Nobody else uses it.
+    pub volume: Box<dyn Volume>,
+    /// Its labels: they have been read, and nothing of theirs is under way. Their token is [`LEG_LABEL_TOKEN`](super::LEG_LABEL_TOKEN).
+    pub labels: Labels,
+    /// What they say.
+    pub label: Label,
+}
+
+pub(super) struct Leg {
+    pub volume: Box<dyn Volume>,
+    pub labels: Labels,
+    pub label: Label,
+    /// What its own label says.
+    pub own: MirrorState,
+    /// When its label began to be written, while it is.
+    pub label_since: Option<Time>,
+    /// What it counted when its events were last taken.
+    pub events: u64,
+    pub outstanding: u32,
+    delay_ns: u64,
+    read_errors: u32,
+}
+
+impl Leg {
+    pub fn new(leg: MirrorLeg, own: MirrorState) -> Self {
+        let MirrorLeg { volume, labels, label } = leg;
+        let events = volume.events();
+        let (outstanding, read_errors, label_since) = (0, 0, None);
+        let delay_ns = DELAY_NS;
+        Leg { volume, labels, label, own, label_since, events, outstanding, delay_ns, read_errors }
+    }
+
+    /// What one more read is expected to take, in nanoseconds.
+    #[inline]
+    fn expected_ns(&self) -> u64 {
+        self.delay_ns.saturating_mul(u64::from(self.outstanding) + 1)
+    }
+
+    /// A read took so long from its submission to its completion.
+    #[inline]
+    pub fn on_delay(&mut self, ns: u64) {
+        self.delay_ns = (self.delay_ns.saturating_mul(7).saturating_add(ns) / 8).max(DELAY_NS);
+    }
+
+    /// A read failed that another leg served. True if there were too many.
+    pub fn on_read_error(&mut self) -> bool {
+        self.read_errors += 1;
+        self.read_errors > READ_ERRORS_MAX
+    }
+}
+
+/// The leg of these, not none, that the `nth` read goes to: which has the least to do, for its speed.
+#[inline]
+pub(super) fn quickest(legs: &[Option<Leg>], among: u8, nth: u64) -> Option<usize> {
+    if among.is_power_of_two() {
+        return Some(among.trailing_zeros() as usize);
+    }
+    let is_among = |leg: &usize| among >> leg & 1 == 1;
+    if nth.is_multiple_of(PROBE_EACH) {
+        let turn = (nth / PROBE_EACH) as usize % among.count_ones().max(1) as usize;
+        return (0..legs.len()).filter(is_among).nth(turn);
+    }
+    let delay = |leg: &usize| legs[*leg].as_ref().map_or(u64::MAX, Leg::expected_ns);
+    (0..legs.len()).filter(is_among).min_by_key(delay)
+}

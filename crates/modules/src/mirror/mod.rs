@@ -1,0 +1,480 @@
+//! The mirror (RAID-1): 2 to 8 volumes, its *legs*, that hold the same bytes. What they hold besides data is in
+//! `docs/format.md`, "The mirror": [`MirrorState`] in the label of each, and write-intent bitmaps behind that.
+//!
+//! [`decide()`] says, of what the labels say, whether it can be served and from which legs; [`Mirror`] serves it. Each
+//! of its files keeps a few of the rules that keep data:
+//!
+//! * `intent` sets the bits of a region durably before it is written, and clears them late (rules 1 and 2).
+//! * `serve` writes to all legs, and judges what some of them have failed; what overlaps waits, so that all legs take it in
+//!   one order.
+//! * `record` makes durable how the legs stand before anything is completed that depends on it (rules 3 and 6).
+//! * `opening` chooses one leg for what was open at a crash (rule 4), and takes legs in.
+//! * `standing` drops legs that fail, and has those copied to that have lost something.
+//! * `resync` copies what legs lack, under the lock of what it copies (rule 5), and what one leg could not read.
+//!
+//! What a leg may do wrong: fail an I/O (it is dropped, or what it could not read is written again), lose what it has not
+//! flushed (it says so, or a crash does: it is resynced), never answer (it is dropped when time has passed), be fenced
+//! (the mirror stops). What it may not do is lie: a leg that serves wrong bytes is not found out here.
+//!
+//! It is no row of [`MODULES`](crate::MODULES) yet: it is opened with labels.
+
+mod bitmap;
+mod decide;
+mod intent;
+mod legs;
+mod opening;
+mod pace;
+mod record;
+mod regions;
+mod resync;
+mod serve;
+mod standing;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use thinwire_buffer::{Pool, SegList, Time};
+use thinwire_volume::{
+    Completion, ErrorKind, Extent, Geometry, Identity, Io, IoError, Op, RangeLocks, Slab, Token,
+    Volume, VolumeEvent,
+};
+
+use self::intent::Intent;
+use self::legs::Leg;
+use self::opening::Phase;
+use self::pace::Pace;
+use self::record::Record;
+use self::regions::{Regions, bits};
+use self::resync::{Copy, Resync};
+
+pub use bitmap::{BITMAP_BYTES, BITMAP_OFFSET, MIRROR_DATA_START, region_shift};
+pub use decide::{OpeningPlan, OpeningRefusal, ResyncExtent, decide};
+pub use legs::MirrorLeg;
+pub use opening::MirrorError;
+pub use state::{Generation, LegState, MirrorState, StateFault};
+
+/// Most legs that a mirror has.
+pub const LEGS_MAX: usize = 8;
+/// The token of the labels of each leg: no other I/O there has it.
+pub const LEG_LABEL_TOKEN: Token = Token::MAX;
+
+/// The name under which its own errors appear.
+const NAME: &str = "mirror";
+/// A poll that is never done would starve others: what is left comes with the next.
+const ROUNDS_MAX: usize = 16;
+
+/// Draws generations: random, never zero, and never the same twice. Whoever opens a mirror has the entropy.
+pub trait DrawGeneration {
+    /// The next one.
+    fn draw(&mut self) -> Generation;
+}
+
+/// How a mirror is opened.
+pub struct MirrorConfig {
+    /// Names what the data is from now on.
+    pub generations: Box<dyn DrawGeneration>,
+    /// Memory for bitmaps.
+    pub pool: Pool,
+    /// Whoever asks has been told that legs that are missing may have newer data. Default: no.
+    pub degraded: bool,
+    /// A leg that has not answered for so long is dropped, while another is in sync. 5 seconds by custom.
+    pub leg_timeout: Duration,
+}
+
+/// A fault planted in it, which its tests must find. No flag sets one.
+#[cfg_attr(not(test), allow(dead_code, reason = "tests plant them"))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum MirrorCanary {
+    #[default]
+    None,
+    /// A write is completed when the first leg has it.
+    OneLegCompletes,
+    /// Data goes to the legs beside the bits that tell of it.
+    IntentAfterData,
+    /// Bits are cleared without a flush.
+    EarlyClear,
+    /// A write takes for set what is being cleared.
+    ClearOvertakesSet,
+    /// A leg is in sync as soon as all is copied.
+    InSyncBeforeFlush,
+    /// What a dropped leg lacks is completed before that is on record.
+    CompletionBeforeRecord,
+    /// What is copied is not locked.
+    NoRangeLock,
+    /// What was open at a crash is read from all legs.
+    TwoTruths,
+}
+
+/// What an I/O at a leg is for.
+struct Sub {
+    leg: u8,
+    job: u32,
+    since: Time,
+    /// The leg was dropped: nobody waits for it.
+    is_orphan: bool,
+}
+
+/// What is done for somebody: a user, or the mirror itself.
+struct Job {
+    task: Task,
+    /// Of a user as it came, but for the payload once that was handed down. Of a copy, its range.
+    io: Io,
+    /// I/Os at legs that have not ended.
+    pending: u32,
+    /// Legs that have done their part, and that have failed some of it.
+    ok: u8,
+    failed: u8,
+    /// The first thing that went wrong.
+    error: Option<IoError>,
+    data: SegList,
+    extents: Vec<Extent>,
+}
+
+impl Job {
+    /// What is outstanding of it takes bytes of a leg that count.
+    fn is_read(&self) -> bool {
+        match &self.task {
+            Task::User => matches!(self.io.op, Op::Read | Op::BlockStatus),
+            Task::Copy(copy) => !copy.is_read,
+            _ => false,
+        }
+    }
+}
+
+enum Task {
+    /// As its [`Io::op`] says.
+    User,
+    /// Of a user, completed already: a planted fault.
+    Told,
+    /// Blocks of bitmaps are written.
+    Bits,
+    /// A flush, so that regions can be closed that were written before so many writes had ended.
+    Close {
+        ended: u64,
+    },
+    Copy(Copy),
+    /// A flush of what was copied.
+    Settle,
+    /// A part of the bitmaps of a leg is read, from this block on.
+    Load {
+        leg: usize,
+        block: u32,
+    },
+}
+
+/// A mirror over its legs. Reads go to the leg with the least expected delay; what changes something goes to all, and is
+/// completed when all have done it or are on record as behind. A discard writes zeroes, so that all legs read the same.
+///
+/// It wants to know the time ([`Volume::turn`]): without, no bit is cleared, no leg that hangs is dropped.
+pub struct Mirror {
+    geometry: Geometry,
+    identity: Identity,
+    whole: [u8; 16],
+    legs: Vec<Option<Leg>>,
+    /// How the legs stand, as it is to be on record.
+    state: MirrorState,
+    /// Legs that have all data and are read.
+    in_sync: u8,
+    /// Those, and others that get what is written.
+    active: u8,
+    phase: Phase,
+    record: Record,
+    regions: Regions,
+    intent: Intent,
+    resync: Resync,
+    pace: Pace,
+    config: MirrorConfig,
+    subs: Slab<Sub>,
+    jobs: Slab<Job>,
+    /// Jobs of which no part is outstanding.
+    ripe: VecDeque<u32>,
+    locks: RangeLocks,
+    granted: Vec<u32>,
+    /// Users' I/Os that wait for the opening.
+    queue: VecDeque<Io>,
+    /// Completions that wait for the record, and that wait for nothing.
+    held: Vec<(IoError, Completion)>,
+    ready: Vec<Completion>,
+    inbox: Vec<Completion>,
+    orphaned: Vec<u32>,
+    /// Users' I/Os that were submitted, and not polled.
+    outstanding: usize,
+    /// Why nothing is done any more.
+    stopped: Option<ErrorKind>,
+    news: Vec<VolumeEvent>,
+    news_count: u64,
+    now: Time,
+    reads: u64,
+    /// Something was submitted below since that was polled.
+    has_sent: bool,
+    canary: MirrorCanary,
+}
+
+impl Mirror {
+    /// How each leg stands, and how many bytes it lacks at most.
+    pub fn legs(&self) -> impl Iterator<Item = (LegState, u64)> {
+        let region_bytes = 1 << self.state.region_shift;
+        let of = move |(leg, state): (usize, &LegState)| {
+            (*state, u64::from(self.regions.stale_count(leg)) * region_bytes)
+        };
+        self.state.legs.iter().enumerate().map(of)
+    }
+
+    /// Hands an I/O to a leg, for a job. Its range is of that leg.
+    #[inline]
+    fn send(&mut self, leg: usize, job: u32, mut io: Io) {
+        let (since, is_orphan) = (self.now, false);
+        let Some(to) = &mut self.legs[leg] else { unreachable!("it is active") };
+        io.token = self.subs.insert(Sub { leg: leg as u8, job, since, is_orphan }).into();
+        to.outstanding += 1;
+        self.jobs.get_mut(job).pending += 1;
+        to.volume.submit(io);
+        self.has_sent = true;
+    }
+
+    fn new_job(&mut self, task: Task, io: Io) -> u32 {
+        let (data, extents) = (SegList::new(), Vec::new());
+        let job = Job { task, io, pending: 0, ok: 0, failed: 0, error: None, data, extents };
+        self.jobs.insert(job)
+    }
+
+    /// A leg has completed something.
+    fn on_completion(&mut self, leg: usize, mut completion: Completion) {
+        let Some(at) = &mut self.legs[leg] else { return };
+        if completion.token == LEG_LABEL_TOKEN {
+            // Of a leg that was dropped: its label is to stay as it is.
+            if at.label_since.is_none() {
+                return;
+            }
+            if let Some(ended) = at.labels.on_completion(completion, &mut *at.volume) {
+                self.on_label(leg, ended);
+            }
+            self.has_sent = true;
+            return;
+        }
+        let Some(sub) = self.subs.remove(completion.token) else { return };
+        at.outstanding -= 1;
+        if sub.is_orphan {
+            return;
+        }
+        let data_start = at.label.data_start;
+        let job = self.jobs.get_mut(sub.job);
+        match &mut completion.result {
+            Ok(()) => {
+                // Before the time was told nothing is known of how long it took.
+                let is_timed = sub.since > Time::ZERO;
+                if is_timed && matches!(job.io.op, Op::Read | Op::BlockStatus) {
+                    at.on_delay(self.now.since(sub.since).as_nanos() as u64);
+                }
+                job.data = completion.data;
+                job.extents = completion.extents;
+            }
+            Err(error) => error.offset = error.offset.saturating_sub(data_start),
+        }
+        self.on_part(sub.job, leg, completion.result);
+    }
+
+    /// A part of a job has ended.
+    fn on_part(&mut self, id: u32, leg: usize, result: Result<(), IoError>) {
+        let job = self.jobs.get_mut(id);
+        job.pending -= 1;
+        let bit = 1 << leg;
+        match result {
+            Ok(()) => job.ok |= bit & !job.failed,
+            Err(error) => {
+                job.failed |= bit;
+                job.ok &= !bit;
+                _ = job.error.get_or_insert(error);
+            }
+        }
+        if job.pending == 0 {
+            self.ripe.push_back(id);
+        } else if self.canary == MirrorCanary::OneLegCompletes && result.is_ok() {
+            self.tell_early(id);
+        }
+        match result {
+            // Another writer has it: nothing may be written any more, to any leg.
+            Err(error) if error.kind == ErrorKind::Fenced => self.stop(error.kind),
+            Err(error) if is_final(error.kind) => {
+                self.drop_if_spare(leg, error.kind == ErrorKind::ContentChanged);
+            }
+            _ => {}
+        }
+    }
+
+    fn tell_early(&mut self, id: u32) {
+        let job = self.jobs.get_mut(id);
+        if matches!(job.task, Task::User) && job.io.op.is_write() {
+            job.task = Task::Told;
+            let io = Io::new(job.io.token, job.io.op, job.io.offset, job.io.len);
+            self.tell(&io, Completion::new(io.token, Ok(())));
+        }
+    }
+
+    /// Does what can be done now.
+    fn settle(&mut self) {
+        while self.stopped.is_none() {
+            if let Some(id) = self.ripe.pop_front() {
+                self.finish(id);
+                continue;
+            }
+            let goes_on = self.step_record()
+                || self.step_opening()
+                || self.step_bits()
+                || self.step_close()
+                || self.step_resync();
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// Of a job no part is outstanding.
+    fn finish(&mut self, id: u32) {
+        match &self.jobs.get_mut(id).task {
+            Task::User | Task::Told => self.finish_user(id),
+            Task::Bits => self.finish_bits(id),
+            &Task::Close { ended } => self.finish_close(id, ended),
+            Task::Copy(_) => self.finish_copy(id),
+            Task::Settle => self.finish_settle(id),
+            &Task::Load { leg, block } => self.finish_load(id, leg, block),
+        }
+    }
+
+    /// Takes what has happened to a leg, before what it has completed.
+    fn look_at_events(&mut self, leg: usize) {
+        let Some(at) = &mut self.legs[leg] else { return };
+        if at.volume.events() == at.events {
+            return;
+        }
+        let mut news = Vec::new();
+        at.volume.poll_events(&mut news);
+        // Also what nobody need know counts: a count that goes back would hide what comes next.
+        let events = at.volume.events();
+        let more = events.wrapping_sub(std::mem::replace(&mut at.events, events));
+        self.news_count = self.news_count.wrapping_add(more);
+        for event in news {
+            match event {
+                VolumeEvent::Lost => self.on_loss(leg),
+                // A leg that has grown has no place for that here, and one that shrinks fails what it no longer has.
+                VolumeEvent::Resized { .. } | VolumeEvent::Unreachable { .. } => {}
+                VolumeEvent::Shrunk => {}
+            }
+        }
+    }
+
+    /// Tells how an I/O has ended, once what it depends on is on record.
+    fn tell(&mut self, io: &Io, completion: Completion) {
+        let is_early = self.canary == MirrorCanary::CompletionBeforeRecord;
+        match self.record.is_changing() && !is_early {
+            true => self.held.push((io.error(ErrorKind::Io, NAME), completion)),
+            false => self.put_ready(completion),
+        }
+    }
+
+    fn put_ready(&mut self, completion: Completion) {
+        match completion.result {
+            // What else comes with it may have seen the loss.
+            Err(error) if error.op == Op::Flush => self.ready.insert(0, completion),
+            _ => self.ready.push(completion),
+        }
+    }
+}
+
+/// Errors after which a leg has nothing more to say.
+fn is_final(kind: ErrorKind) -> bool {
+    use ErrorKind::{Away, ContentChanged, OutcomeUnknown, ShuttingDown};
+    matches!(kind, Away | ContentChanged | OutcomeUnknown | ShuttingDown)
+}
+
+impl Volume for Mirror {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    #[inline]
+    fn submit(&mut self, io: Io) {
+        debug_assert!(io.op.is_record() || self.geometry.check(&io) == Ok(()), "{io:?}");
+        self.outstanding += 1;
+        if let Some(kind) = self.stopped {
+            return self.ready.push(Completion::new(io.token, Err(io.error(kind, NAME))));
+        }
+        match self.phase {
+            Phase::Serving => self.begin(io),
+            _ => self.queue.push_back(io),
+        }
+        self.settle();
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        let mut inbox = std::mem::take(&mut self.inbox);
+        for _ in 0..ROUNDS_MAX {
+            self.has_sent = false;
+            for leg in 0..self.legs.len() {
+                let Some(at) = &mut self.legs[leg] else { continue };
+                at.volume.poll(&mut inbox);
+                self.look_at_events(leg);
+                inbox.drain(..).for_each(|completion| self.on_completion(leg, completion));
+            }
+            self.settle();
+            if !self.has_sent {
+                break;
+            }
+        }
+        self.inbox = inbox;
+        self.outstanding -= self.ready.len();
+        done.append(&mut self.ready);
+    }
+
+    fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let is_quiet = |leg: &Leg| leg.label_since.is_none() && leg.volume.is_at_rest();
+        self.outstanding == 0 && self.legs.iter().flatten().all(is_quiet)
+    }
+
+    fn copied_bytes(&self) -> u64 {
+        self.legs.iter().flatten().map(|leg| leg.volume.copied_bytes()).sum()
+    }
+
+    fn events(&self) -> u64 {
+        // Of a leg that has not been looked at it is not known yet what they are.
+        let of = |leg: &Leg| leg.volume.events().wrapping_sub(leg.events);
+        self.legs.iter().flatten().map(of).fold(self.news_count, u64::wrapping_add)
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        (0..self.legs.len()).for_each(|leg| self.look_at_events(leg));
+        events.append(&mut self.news);
+        self.settle();
+    }
+
+    fn turn(&mut self, now: Time) -> Time {
+        self.now = self.now.max(now);
+        let mut next = Time::NEVER;
+        for leg in self.legs.iter_mut().flatten() {
+            next = next.min(leg.volume.turn(now));
+        }
+        if self.stopped.is_some() {
+            return next;
+        }
+        next = next.min(self.check_answers());
+        self.settle();
+        // What the last poll or this call began has to be polled, and nobody else would say so.
+        let soon = if self.has_sent { now } else { Time::NEVER };
+        next.min(soon).min(self.next_close()).min(self.next_copy())
+    }
+
+    fn refresh(&mut self) -> bool {
+        self.legs.iter_mut().flatten().fold(false, |any, leg| leg.volume.refresh() | any)
+    }
+}

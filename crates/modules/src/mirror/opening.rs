@@ -1,0 +1,360 @@
+//! Opening: what the bitmaps of the legs say is read, one leg is chosen for what was open at a crash (rule 4), and legs that
+//! lack something are taken in, then and later (rules 16, 22 and 25 are those of whoever brings them).
+
+use std::fmt;
+
+use super::bitmap::{
+    BITMAP_OFFSET, BLOCK_BYTES, BlockImage, BlockName, MIRROR_DATA_START, REGIONS_EACH, decode,
+    region_shift,
+};
+use super::serve::lowest;
+use super::*;
+use crate::meta::{Label, Labels};
+use crate::{Child, IdentityHash, ModuleError, common_geometry};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Bitmaps are being read.
+    Loading,
+    /// What they and the labels say is being put on record.
+    Starting,
+    Serving,
+}
+
+/// Why legs make no mirror.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MirrorError {
+    /// By what their labels say, it may not be served.
+    Refused(OpeningRefusal),
+    /// They do not fit together, or one does not fit.
+    Unfit(ModuleError),
+    /// There is not one for each of 2 to 8.
+    Count {
+        /// How many there are, missing ones among them.
+        legs: usize,
+    },
+}
+
+impl fmt::Display for MirrorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MirrorError::Refused(refusal) => write!(f, "mirror: {refusal}"),
+            MirrorError::Unfit(error) => error.fmt(f),
+            MirrorError::Count { legs } => {
+                write!(f, "mirror takes 2 to {LEGS_MAX} volumes, not {legs}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for MirrorError {}
+
+/// What the label of a leg says of the mirror, if it fits.
+fn state_of(leg: usize, at: &MirrorLeg) -> Result<MirrorState, MirrorError> {
+    let unfit = |why: String| MirrorError::Unfit(ModuleError::of_child(NAME, leg, why));
+    let state = MirrorState::decode(&at.label.state).map_err(|fault| unfit(fault.to_string()))?;
+    let Geometry { bytes, block_bytes, io_bytes_max, .. } = at.volume.geometry();
+    let label = &at.label;
+    let why = if usize::from(label.role) != leg {
+        format!("is leg {} by its label", label.role)
+    } else if label.data_start < MIRROR_DATA_START {
+        format!(
+            "has data from {} on, where its bitmaps end at {MIRROR_DATA_START}",
+            label.data_start
+        )
+    } else if label.part().bytes < label.whole_bytes || bytes < label.data_start + label.whole_bytes
+    {
+        format!("has no room for {} bytes of data", label.whole_bytes)
+    } else if state.region_shift < region_shift(label.whole_bytes) {
+        "has regions that are too small for its bitmaps".into()
+    } else if block_bytes as usize > BLOCK_BYTES || (io_bytes_max as usize) < BLOCK_BYTES {
+        format!("does not take {BLOCK_BYTES} bytes in one I/O")
+    } else {
+        return Ok(state);
+    };
+    Err(unfit(why))
+}
+
+impl Mirror {
+    /// Over these legs, in the order of their roles, none where one is missing. Nothing is written before it is polled; what
+    /// is submitted waits until it is open.
+    ///
+    /// # Errors
+    /// They do not fit, or may not be served: see [`decide()`].
+    pub fn open(legs: Vec<Option<MirrorLeg>>, config: MirrorConfig) -> Result<Self, MirrorError> {
+        let count = legs.len();
+        if !(2..=LEGS_MAX).contains(&count) {
+            return Err(MirrorError::Count { legs: count });
+        }
+        let mut seen = Vec::with_capacity(count);
+        for (leg, at) in legs.iter().enumerate() {
+            seen.push(at.as_ref().map(|at| state_of(leg, at)).transpose()?);
+        }
+        let plan = decide(&seen, config.degraded).map_err(MirrorError::Refused)?;
+        let (mut volumes, mut rest) = (Vec::new(), Vec::new());
+        for (leg, at) in legs.into_iter().enumerate() {
+            let is_used = plan.current >> leg & 1 == 1
+                || plan.resync.iter().any(|(resynced, _)| *resynced == leg);
+            rest.push(at.filter(|_| is_used).map(|MirrorLeg { volume, labels, label }| {
+                volumes.push(volume);
+                (labels, label)
+            }));
+        }
+        let volumes = Child::all(volumes);
+        let geometry = common_geometry(NAME, &volumes).map_err(MirrorError::Unfit)?;
+        let mut volumes = volumes.into_iter().map(|child| child.volume);
+        let mut legs = Vec::with_capacity(count);
+        for (at, own) in rest.into_iter().zip(seen) {
+            legs.push(at.zip(own).zip_with_next(&mut volumes));
+        }
+        let mut mirror = Mirror::over(legs, geometry, plan.state, plan.current, config)?;
+        if plan.changes {
+            mirror.record.want();
+        }
+        for (leg, extent) in plan.resync {
+            mirror.record.joining |= 1 << leg;
+            mirror.resync.full |= u8::from(extent == ResyncExtent::Full) << leg;
+        }
+        mirror.load();
+        Ok(mirror)
+    }
+
+    fn over(
+        legs: Vec<Option<Leg>>,
+        geometry: Geometry,
+        state: MirrorState,
+        current: u8,
+        config: MirrorConfig,
+    ) -> Result<Self, MirrorError> {
+        let unfit = |why: &str| MirrorError::Unfit(ModuleError::new(NAME, why));
+        let Some(first) = legs.iter().flatten().next() else {
+            return Err(unfit("has no leg to begin with"));
+        };
+        let (bytes, whole) = (first.label.whole_bytes, first.label.whole);
+        let is_other = |leg: &Leg| leg.label.whole != whole || leg.label.whole_bytes != bytes;
+        if legs.iter().flatten().any(is_other) {
+            return Err(unfit(
+                "has legs of different wholes, or that were told of different sizes",
+            ));
+        }
+        let block = u64::from(geometry.block_bytes);
+        let mut features = geometry.features;
+        features.discard &= features.write_zeroes;
+        let mut identity = IdentityHash::new(NAME);
+        identity.add(&whole);
+        // Of whole blocks, so that all that is copied is, too.
+        let bytes = bytes / block * block;
+        if bytes == 0 {
+            return Err(unfit("has less data than a block"));
+        }
+        let regions = Regions::new(bytes, state.region_shift, legs.len());
+        Ok(Mirror {
+            geometry: Geometry { bytes, features, ..geometry },
+            identity: identity.identity(),
+            whole,
+            legs,
+            state,
+            in_sync: current,
+            active: current,
+            phase: Phase::Loading,
+            record: Record::default(),
+            regions,
+            intent: Intent::default(),
+            resync: Resync::default(),
+            pace: Pace::new(),
+            config,
+            subs: Slab::new(),
+            jobs: Slab::new(),
+            ripe: VecDeque::new(),
+            locks: RangeLocks::default(),
+            granted: Vec::new(),
+            queue: VecDeque::new(),
+            held: Vec::new(),
+            ready: Vec::new(),
+            inbox: Vec::new(),
+            orphaned: Vec::new(),
+            outstanding: 0,
+            stopped: None,
+            news: Vec::new(),
+            news_count: 0,
+            now: Time::ZERO,
+            reads: 0,
+            has_sent: false,
+            canary: MirrorCanary::None,
+        })
+    }
+
+    /// Begins to read the bitmaps of the legs that count.
+    fn load(&mut self) {
+        self.resync.loaded = vec![0; self.regions.count() as usize];
+        let step = self.geometry.io_bytes_max as usize / BLOCK_BYTES;
+        for leg in bits(self.in_sync) {
+            for block in (0..self.regions.blocks()).step_by(step) {
+                let blocks = (self.regions.blocks() - block).min(step as u32);
+                let len = u64::from(blocks) * BLOCK_BYTES as u64;
+                let offset = BITMAP_OFFSET + u64::from(block) * BLOCK_BYTES as u64;
+                let id = self.new_job(Task::Load { leg, block }, Io::new(0, Op::Read, offset, len));
+                self.resync.loading += 1;
+                self.send(leg, id, Io::new(0, Op::Read, offset, len));
+            }
+        }
+    }
+
+    /// Some of the bitmaps of a leg was read, or not: then others know what it knew, or every bit counts as set.
+    pub(super) fn finish_load(&mut self, id: u32, leg: usize, block: u32) {
+        let Some(job) = self.jobs.remove(id.into()) else { return };
+        if job.ok == 0 {
+            self.drop_if_spare(leg, false);
+        }
+        let mut bytes = vec![0; job.io.len as usize];
+        if job.ok != 0 {
+            job.data.copy_to(&mut bytes);
+        }
+        let (whole, region_shift) = (self.whole, self.state.region_shift);
+        for (index, image) in (block..).zip(bytes.chunks(BLOCK_BYTES)) {
+            let image: &BlockImage = image.try_into().expect("whole blocks were read");
+            let says = decode(image, BlockName { whole, index, region_shift });
+            if self.in_sync >> leg & 1 == 0 {
+                continue;
+            }
+            let first = index as usize * REGIONS_EACH;
+            let loaded = self.resync.loaded[first..].iter_mut();
+            match says {
+                Some((regions, number)) => {
+                    self.intent.number = self.intent.number.max(number);
+                    loaded.zip(regions).for_each(|(all, byte)| *all |= byte);
+                }
+                None => loaded.take(REGIONS_EACH).for_each(|all| *all = u8::MAX),
+            }
+        }
+        self.resync.loading -= 1;
+        if self.resync.loading == 0 {
+            self.choose();
+        }
+    }
+
+    /// What the bitmaps say is known: where a region was open, one leg is the truth.
+    fn choose(&mut self) {
+        let current = self.in_sync;
+        let others = current & !lowest(current);
+        let mut is_unclean = false;
+        for (region, byte) in (0..).zip(std::mem::take(&mut self.resync.loaded)) {
+            let was_open = byte & current != 0;
+            is_unclean |= was_open;
+            let open = if was_open { others } else { 0 };
+            self.regions.load(region, byte & self.regions.all() & !current | open, byte);
+        }
+        if is_unclean {
+            bits(others).for_each(|leg| self.demote(leg));
+        }
+        self.phase = Phase::Starting;
+    }
+
+    /// Lets users in once all is on record; then takes in legs that are there and get nothing yet.
+    pub(super) fn step_opening(&mut self) -> bool {
+        if self.record.is_changing() || self.phase == Phase::Loading {
+            return false;
+        }
+        if self.phase == Phase::Starting {
+            self.phase = Phase::Serving;
+            while let Some(io) = self.queue.pop_front() {
+                self.begin(io);
+            }
+            return true;
+        }
+        let joining = self.record.joining & !self.record.announced;
+        if joining == 0 {
+            return false;
+        }
+        let full = joining & self.resync.full;
+        self.resync.full &= !full;
+        if full != 0 {
+            (0..self.regions.count()).for_each(|region| self.regions.add_stale(region, full));
+            // Its label may only be trusted once these are durable.
+            self.regions.soil_all();
+            self.resync.wait_for(self.intent.next_batch());
+            return true;
+        }
+        if !self.intent.is_through(self.resync.waits_for) {
+            return false;
+        }
+        for leg in bits(joining) {
+            if let Some(at) = &self.legs[leg] {
+                self.state.legs[leg] = LegState::Resyncing { at: at.own.generation };
+            }
+        }
+        self.record.announced |= joining;
+        self.record.want();
+        true
+    }
+
+    /// Gives up a leg that was dropped, as a whole: what it has outstanding is nobody's. None if it is in use, or not there.
+    pub fn give_up_leg(&mut self, leg: usize) -> Option<Box<dyn Volume>> {
+        if (self.active | self.record.joining) >> leg & 1 == 1 {
+            return None;
+        }
+        let gone = self.legs.get_mut(leg)?.take()?;
+        let is_its = |sub: &Sub| usize::from(sub.leg) == leg;
+        let its: Vec<u32> =
+            self.subs.iter_mut().filter(|(_, sub)| is_its(sub)).map(|(index, _)| index).collect();
+        its.into_iter().for_each(|index| _ = self.subs.remove(index.into()));
+        let untold = gone.volume.events().wrapping_sub(gone.events);
+        self.news_count = self.news_count.wrapping_add(untold);
+        Some(gone.volume)
+    }
+
+    /// Takes a leg back that was given up, or was missing, or another one in its place: nothing of what was outstanding there
+    /// can still arrive (rule 22). It is copied to, and in sync after that.
+    ///
+    /// # Errors
+    /// It does not fit, one is there, or it may not be used: it has other content, or was served apart.
+    pub fn return_leg(&mut self, leg: usize, at: MirrorLeg) -> Result<(), MirrorError> {
+        let unfit = |why: &str| Err(MirrorError::Unfit(ModuleError::of_child(NAME, leg, why)));
+        if self.legs.get(leg).is_none_or(Option::is_some) {
+            return unfit("is there already, or no leg");
+        }
+        let own = state_of(leg, &at)?;
+        let (label, geometry) = (&at.label, at.volume.geometry());
+        let fits = label.whole == self.whole
+            && label.whole_bytes / u64::from(self.geometry.block_bytes)
+                == self.geometry.bytes / u64::from(self.geometry.block_bytes)
+            && geometry.block_bytes <= self.geometry.block_bytes
+            && geometry.io_bytes_max >= self.geometry.io_bytes_max
+            && (geometry.features.write_zeroes || !self.geometry.features.write_zeroes)
+            && !geometry.features.read_only;
+        if !fits {
+            return unfit("is no leg of this mirror as it is open");
+        }
+        let mut seen = vec![None; self.legs.len()];
+        seen[leg] = Some(own.clone());
+        let Some(source) = bits(self.in_sync).next() else { return unfit("comes too late") };
+        let mut newest = self.state.clone();
+        if self.record.is_wanted() {
+            // It is about to have another generation, which no leg has.
+            newest.advance([u8::MAX; 16]);
+        }
+        seen[source] = Some(newest);
+        let plan = decide(&seen, true).map_err(MirrorError::Refused)?;
+        let Some((_, extent)) = plan.resync.iter().find(|(resynced, _)| *resynced == leg) else {
+            return unfit("has other content than it had");
+        };
+        self.resync.full |= u8::from(*extent == ResyncExtent::Full) << leg;
+        self.record.joining |= 1 << leg;
+        self.legs[leg] = Some(Leg::new(at, own));
+        self.settle();
+        Ok(())
+    }
+}
+
+/// A leg of what was taken apart.
+trait ZipWithNext {
+    fn zip_with_next(self, volumes: &mut dyn Iterator<Item = Box<dyn Volume>>) -> Option<Leg>;
+}
+
+impl ZipWithNext for Option<((Labels, Label), MirrorState)> {
+    fn zip_with_next(self, volumes: &mut dyn Iterator<Item = Box<dyn Volume>>) -> Option<Leg> {
+        let ((labels, label), own) = self?;
+        let volume = volumes.next()?;
+        Some(Leg::new(MirrorLeg { volume, labels, label }, own))
+    }
+}

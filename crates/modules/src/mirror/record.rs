@@ -1,0 +1,184 @@
+//! How the legs stand, on record: a new generation in the labels of all legs in sync, before anything is completed that
+//! depends on it (rules 3 and 4); then, in the labels of legs that resync, that they do (rule 6).
+
+use thinwire_volume::ErrorKind;
+
+use super::opening::Phase;
+use super::state::{LegState, MirrorState};
+use super::{Mirror, bits};
+use crate::meta::LabelOutcome;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// What is on record is what holds, but for what is wanted.
+    #[default]
+    Idle,
+    /// Labels of legs in sync are being written.
+    InSync,
+    /// Those of legs that resync, and do not say so yet.
+    Resyncing,
+}
+
+#[derive(Default)]
+pub(super) struct Record {
+    is_wanted: bool,
+    stage: Stage,
+    /// Legs whose labels are being written, and those where that has failed.
+    pending: u8,
+    failed: u8,
+    /// Legs that are in sync as soon as their labels say so.
+    pub promoting: u8,
+    /// Legs that are there, and get nothing yet; of those, the ones that are on record as resyncing, or about to be.
+    pub joining: u8,
+    pub announced: u8,
+}
+
+impl Record {
+    /// The legs stand in another way than is on record.
+    pub fn want(&mut self) {
+        self.is_wanted = true;
+    }
+
+    /// They do, and nothing of that has been begun to be written.
+    pub fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
+    /// Completions wait.
+    #[inline]
+    pub fn is_changing(&self) -> bool {
+        self.is_wanted || self.stage != Stage::Idle
+    }
+
+    /// A leg is dropped: nothing of it is waited for.
+    pub fn forget(&mut self, leg: usize) {
+        let others = !(1 << leg);
+        self.pending &= others;
+        self.failed &= others;
+        self.promoting &= others;
+        self.joining &= others;
+        self.announced &= others;
+    }
+}
+
+impl Mirror {
+    /// Goes on with the record, if it can.
+    pub(super) fn step_record(&mut self) -> bool {
+        match self.record.stage {
+            _ if self.phase == Phase::Loading => false,
+            Stage::Idle if self.record.is_wanted => {
+                self.begin_record();
+                true
+            }
+            Stage::Idle => false,
+            _ if self.record.pending != 0 => false,
+            stage => {
+                self.end_stage(stage);
+                true
+            }
+        }
+    }
+
+    fn begin_record(&mut self) {
+        self.record.is_wanted = false;
+        self.record.stage = Stage::InSync;
+        // By now it may have another label than when it ceased to be in sync.
+        for (state, leg) in self.state.legs.iter_mut().zip(&self.legs) {
+            if let (LegState::Resyncing { at }, Some(leg)) = (state, leg) {
+                *at = leg.own.generation;
+            }
+        }
+        let next = self.config.generations.draw();
+        self.state.advance(next);
+        for leg in bits(self.in_sync | self.record.promoting) {
+            self.write_label(leg, self.state.clone());
+        }
+    }
+
+    fn write_label(&mut self, leg: usize, state: MirrorState) {
+        let Some(at) = &mut self.legs[leg] else { return };
+        at.label.state = state.encode();
+        match at.labels.write(&at.label, &mut *at.volume) {
+            Ok(()) => {
+                at.label_since = Some(self.now);
+                self.record.pending |= 1 << leg;
+                self.has_sent = true;
+            }
+            Err(_) => self.record.failed |= 1 << leg,
+        }
+    }
+
+    /// A label was written, or not.
+    pub(super) fn on_label(&mut self, leg: usize, ended: LabelOutcome) {
+        let Some(at) = &mut self.legs[leg] else { return };
+        at.label_since = None;
+        self.record.pending &= !(1 << leg);
+        let written = match ended {
+            LabelOutcome::Written(Ok(_)) => MirrorState::decode(&at.label.state).ok(),
+            _ => None,
+        };
+        match written {
+            Some(own) => at.own = own,
+            None => self.record.failed |= 1 << leg,
+        }
+    }
+
+    fn end_stage(&mut self, stage: Stage) {
+        let failed = std::mem::take(&mut self.record.failed);
+        if stage == Stage::InSync {
+            let good = (self.in_sync | self.record.promoting) & !failed;
+            if good == 0 {
+                // What is not on record cannot be completed, now or later.
+                return self.stop(ErrorKind::Io);
+            }
+            if self.in_sync & good == 0 {
+                self.in_sync |= good;
+            }
+        }
+        bits(failed).for_each(|leg| self.drop_leg(leg, false));
+        if self.record.is_wanted {
+            self.record.stage = Stage::Idle;
+            return;
+        }
+        if stage == Stage::InSync {
+            self.in_sync |= std::mem::take(&mut self.record.promoting);
+            self.record.stage = Stage::Resyncing;
+            let resyncing = (self.active | self.record.announced) & !self.in_sync;
+            for leg in bits(resyncing) {
+                self.mark(leg);
+            }
+            if self.record.pending != 0 || self.record.failed != 0 {
+                return;
+            }
+        }
+        self.end_record();
+    }
+
+    /// Has a leg say that it is being copied to, if it does not.
+    fn mark(&mut self, leg: usize) {
+        let Some(at) = &self.legs[leg] else { return };
+        let marked = LegState::Resyncing { at: at.own.generation };
+        if at.own.legs[leg] != marked {
+            let mut state = at.own.clone();
+            state.legs[leg] = marked;
+            self.write_label(leg, state);
+        }
+    }
+
+    /// It is on record: whoever waited for it goes on.
+    fn end_record(&mut self) {
+        self.record.stage = Stage::Idle;
+        let joined = std::mem::take(&mut self.record.announced);
+        if joined != 0 {
+            self.record.joining &= !joined;
+            self.active |= joined;
+            // They have bitmaps of their own, of which nothing is known.
+            self.regions.soil_all();
+            self.regions.look_again();
+            self.resync.wait_for(self.intent.next_batch());
+        }
+        let mut held = std::mem::take(&mut self.held);
+        held.drain(..).for_each(|(_, completion)| self.put_ready(completion));
+        self.held = held;
+    }
+}

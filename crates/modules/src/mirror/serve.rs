@@ -1,0 +1,221 @@
+//! Users' I/Os: to which legs they go, and how they end of what those have done.
+
+use thinwire_volume::{Completion, ErrorKind, Io, IoError, Op};
+
+use super::legs::{Leg, quickest};
+use super::{Job, Mirror, MirrorCanary, NAME, Task, bits};
+
+/// Where legs may differ after all of them have failed something.
+#[derive(Clone, Copy)]
+pub(super) enum Doubt {
+    /// In these bytes.
+    Range { offset: u64, len: u64 },
+    /// In all that was written lately.
+    Open,
+}
+
+impl Mirror {
+    /// Begins what a user has asked for.
+    #[inline]
+    pub(super) fn begin(&mut self, io: Io) {
+        self.pace.on_use(io.len, self.now);
+        match io.op {
+            Op::Read | Op::BlockStatus => {
+                let id = self.new_job(Task::User, io);
+                self.ask(id);
+            }
+            Op::Write | Op::WriteZeroes | Op::Discard => {
+                let (offset, end) = (io.offset, io.offset + io.len);
+                let id = self.new_job(Task::User, io);
+                if self.locks.acquire(id, offset, end, true) {
+                    self.begin_write(id);
+                }
+            }
+            Op::Flush => {
+                let id = self.new_job(Task::User, io);
+                self.send_flush(id);
+            }
+            Op::LoadWriter | Op::StoreWriter => {
+                let error = io.error(ErrorKind::Unsupported, NAME);
+                self.ready.push(Completion::new(io.token, Err(error)));
+            }
+        }
+    }
+
+    /// Sends a read to the leg that is expected to answer first, of those that have not failed it. False if there is none.
+    fn ask(&mut self, id: u32) -> bool {
+        self.reads += 1;
+        let among = match self.canary {
+            MirrorCanary::TwoTruths => self.active,
+            _ => self.in_sync,
+        };
+        let job = self.jobs.get_mut(id);
+        let leg = match self.canary {
+            // Each read at another one.
+            MirrorCanary::TwoTruths => {
+                bits(among & !job.failed).nth(self.reads as usize % among.count_ones() as usize)
+            }
+            _ => quickest(&self.legs, among & !job.failed, self.reads),
+        };
+        let Some(leg) = leg else { return false };
+        let Io { op, flags, offset, len, .. } = job.io;
+        self.send_data(leg, id, Io { flags, ..Io::new(0, op, offset, len) });
+        true
+    }
+
+    /// As [`Mirror::send`], with a range of the data.
+    #[inline]
+    pub(super) fn send_data(&mut self, leg: usize, id: u32, mut io: Io) {
+        io.offset += self.legs[leg].as_ref().map_or(0, |leg| leg.label.data_start);
+        self.send(leg, id, io);
+    }
+
+    /// A write holds its range: its regions are opened first.
+    pub(super) fn begin_write(&mut self, id: u32) {
+        let Io { offset, len, .. } = self.jobs.get_mut(id).io;
+        let mut may_go = true;
+        for region in self.regions.of(offset, len) {
+            may_go &= self.regions.begin_write(region);
+        }
+        let overtakes = match self.canary {
+            MirrorCanary::IntentAfterData => true,
+            MirrorCanary::ClearOvertakesSet => self.intent.is_writing(),
+            _ => false,
+        };
+        match may_go || overtakes {
+            true => self.send_write(id),
+            false => self.intent.wait(id),
+        }
+    }
+
+    /// A write goes to all legs that get what is written: the bits that tell of it are durable there.
+    pub(super) fn send_write(&mut self, id: u32) {
+        let (active, job) = (self.active, self.jobs.get_mut(id));
+        let Io { op, flags, offset, len, .. } = job.io;
+        let data = std::mem::take(&mut job.io.data);
+        // All legs read the same afterwards, which a discard does not promise.
+        let op = if op == Op::Discard { Op::WriteZeroes } else { op };
+        let lacking = self.regions.all() & !active;
+        if lacking != 0 {
+            for region in self.regions.of(offset, len) {
+                self.regions.add_stale(region, lacking);
+            }
+        }
+        for leg in bits(active) {
+            let data = data.clone();
+            self.send_data(leg, id, Io { flags, data, ..Io::new(0, op, offset, len) });
+        }
+    }
+
+    /// Sends a flush to all legs that get what is written, so that what succeeds is durable on each leg that will be in sync.
+    pub(super) fn send_flush(&mut self, id: u32) {
+        for leg in bits(self.active) {
+            self.send(leg, id, Io::new(0, Op::Flush, 0, 0));
+        }
+    }
+
+    /// What a user has asked for has ended at all legs.
+    pub(super) fn finish_user(&mut self, id: u32) {
+        match self.jobs.get_mut(id).io.op {
+            Op::Read | Op::BlockStatus => self.finish_read(id),
+            Op::Flush => {
+                let Some(job) = self.jobs.remove(id.into()) else { return };
+                let result = self.judge(job.ok, job.failed, job.error, Doubt::Open);
+                self.tell(&job.io, Completion::new(job.io.token, result));
+            }
+            _ => self.finish_write(id),
+        }
+    }
+
+    fn finish_write(&mut self, id: u32) {
+        let Some(job) = self.jobs.remove(id.into()) else { return };
+        let Io { token, offset, len, .. } = job.io;
+        let result = self.judge(job.ok, job.failed, job.error, Doubt::Range { offset, len });
+        self.end_write(id, offset, len);
+        if matches!(job.task, Task::User) {
+            self.tell(&job.io, Completion::new(token, result));
+        }
+    }
+
+    /// A write is over, however: its regions may be closed later, and others get its range.
+    pub(super) fn end_write(&mut self, id: u32, offset: u64, len: u64) {
+        for region in self.regions.of(offset, len) {
+            self.regions.end_write(region, self.now);
+        }
+        self.unlock(id);
+    }
+
+    /// Lets in who waited for a range.
+    pub(super) fn unlock(&mut self, id: u32) {
+        let mut granted = std::mem::take(&mut self.granted);
+        self.locks.release(id, &mut granted);
+        for next in granted.drain(..) {
+            match self.jobs.get_mut(next).task {
+                Task::Copy(_) => self.begin_copy(next),
+                _ => self.begin_write(next),
+            }
+        }
+        self.granted = granted;
+    }
+
+    fn finish_read(&mut self, id: u32) {
+        let job = self.jobs.get_mut(id);
+        if job.ok == 0 && self.ask(id) {
+            return;
+        }
+        let Some(job) = self.jobs.remove(id.into()) else { return };
+        let Io { token, op, offset, len, .. } = job.io;
+        if job.ok == 0 {
+            let error = job.error.unwrap_or(job.io.error(ErrorKind::Io, NAME));
+            return self.tell(&job.io, Completion::new(token, Err(error)));
+        }
+        // What another leg has served is written where it could not be read.
+        for leg in bits(job.failed & self.in_sync) {
+            let is_bad = self.legs[leg].as_mut().is_some_and(Leg::on_read_error);
+            match is_bad {
+                true => self.drop_if_spare(leg, false),
+                false if op == Op::Read => self.repair(leg, offset, len),
+                false => {}
+            }
+        }
+        let completion = Completion::new(token, Ok(()));
+        let Job { io, data, extents, .. } = job;
+        self.tell(&io, Completion { data, extents, ..completion });
+    }
+
+    /// How something ends that went to several legs. If a leg in sync has done it, those that have not are dropped; if none
+    /// has, one of them is the truth from now on, and the others are resynced from it.
+    ///
+    /// # Errors
+    /// No leg in sync has done it.
+    pub(super) fn judge(
+        &mut self,
+        ok: u8,
+        failed: u8,
+        error: Option<IoError>,
+        doubt: Doubt,
+    ) -> Result<(), IoError> {
+        let Some(error) = error else { return Ok(()) };
+        if ok & self.in_sync != 0 {
+            bits(failed & self.active).for_each(|leg| self.drop_if_spare(leg, false));
+            return Ok(());
+        }
+        let others = self.regions.all() & !lowest(self.in_sync);
+        match doubt {
+            Doubt::Open => self.regions.add_stale_where_open(others),
+            Doubt::Range { offset, len } => {
+                for region in self.regions.of(offset, len) {
+                    self.regions.add_stale(region, others);
+                }
+            }
+        }
+        let in_sync = self.in_sync | self.record.promoting;
+        bits(in_sync & others).for_each(|leg| self.demote(leg));
+        Err(error)
+    }
+}
+
+/// The first of these legs, as a bit.
+pub(super) fn lowest(legs: u8) -> u8 {
+    legs & legs.wrapping_neg()
+}

@@ -1,0 +1,149 @@
+//! What becomes of a leg that fails, loses what it had, or does not answer; and the end of the whole.
+
+use thinwire_buffer::{SegList, Time};
+use thinwire_volume::{Completion, ErrorKind, IoError, Slab, VolumeEvent};
+
+use super::{LegState, Mirror, NAME, Task, bits};
+
+impl Mirror {
+    /// A leg may have lost what it had not flushed. If another has it, this one is resynced, and nobody need know.
+    pub(super) fn on_loss(&mut self, leg: usize) {
+        let bit = 1 << leg;
+        if self.active & bit == 0 {
+            return;
+        }
+        if self.in_sync == bit {
+            self.news.push(VolumeEvent::Lost);
+            let others = self.regions.all() & !bit;
+            self.regions.add_stale_where_open(others);
+            // They may have what is gone here, and are not to tell another truth.
+            return bits(self.record.promoting).for_each(|leg| self.demote(leg));
+        }
+        self.regions.add_stale_where_open(bit);
+        self.forget_copies(leg);
+        self.demote(leg);
+    }
+
+    /// Drops a leg that cannot be used, if there is another.
+    pub(super) fn drop_if_spare(&mut self, leg: usize, has_failed: bool) {
+        let bit = 1 << leg;
+        if self.in_sync & !bit != 0 {
+            self.drop_leg(leg, has_failed);
+        }
+    }
+
+    /// Nothing is done with a leg any more: it lacks what is open, and all that is written from now on. What it had
+    /// outstanding has failed there, however it ends.
+    pub(super) fn drop_leg(&mut self, leg: usize, has_failed: bool) {
+        let bit = 1 << leg;
+        let Some(at) = &mut self.legs[leg] else { return };
+        debug_assert!(self.in_sync & !bit != 0, "the last leg in sync");
+        if (self.active | self.record.joining) & bit == 0 {
+            return;
+        }
+        let left = at.own.generation;
+        at.label_since = None;
+        if self.record.joining & !self.record.announced & bit != 0 {
+            // Nothing is kept of what it lacks yet: it is on record as it was.
+            return self.record.forget(leg);
+        }
+        self.in_sync &= !bit;
+        self.active &= !bit;
+        self.record.forget(leg);
+        self.state.legs[leg] = match has_failed {
+            true => LegState::Failed { at: left },
+            false => LegState::Behind { at: left },
+        };
+        self.record.want();
+        self.regions.add_stale_where_open(bit);
+        self.forget_copies(leg);
+        self.orphan(leg, false);
+    }
+
+    /// What a leg has outstanding has failed there, however it ends; or only what it reads.
+    pub(super) fn orphan(&mut self, leg: usize, only_reads: bool) {
+        let mut orphaned = std::mem::take(&mut self.orphaned);
+        for (_, sub) in self.subs.iter_mut() {
+            let is_its = usize::from(sub.leg) == leg && !sub.is_orphan;
+            if is_its && (!only_reads || self.jobs.get_mut(sub.job).is_read()) {
+                sub.is_orphan = true;
+                orphaned.push(sub.job);
+            }
+        }
+        let bit = 1 << leg;
+        for id in orphaned.drain(..) {
+            let job = self.jobs.get_mut(id);
+            let error = job.io.error(ErrorKind::Away, NAME);
+            // Not by way of what may drop it again.
+            job.pending -= 1;
+            job.failed |= bit;
+            job.ok &= !bit;
+            _ = job.error.get_or_insert(error);
+            if job.pending == 0 {
+                self.ripe.push_back(id);
+            }
+        }
+        self.orphaned = orphaned;
+    }
+
+    /// A leg in sync is not: others have what it lacks. It gets what is written all the same.
+    pub(super) fn demote(&mut self, leg: usize) {
+        let bit = 1 << leg;
+        let Some(at) = &self.legs[leg] else { return };
+        if (self.in_sync | self.record.promoting) & bit == 0 {
+            return;
+        }
+        debug_assert!(self.in_sync & !bit != 0, "the last leg in sync");
+        self.in_sync &= !bit;
+        self.record.promoting &= !bit;
+        self.state.legs[leg] = LegState::Resyncing { at: at.own.generation };
+        self.record.want();
+        self.regions.look_again();
+        // What it is about to answer may not be the truth any more: another one is asked.
+        self.orphan(leg, true);
+    }
+
+    /// Everything ends here: what is outstanding, and what comes.
+    pub(super) fn stop(&mut self, kind: ErrorKind) {
+        if self.stopped.replace(kind).is_some() {
+            return;
+        }
+        self.subs.iter_mut().for_each(|(_, sub)| sub.is_orphan = true);
+        // Nor is a label written on.
+        self.legs.iter_mut().flatten().for_each(|leg| leg.label_since = None);
+        for (error, mut completion) in self.held.drain(..) {
+            completion.result = completion.result.and(Err(IoError { kind, ..error }));
+            (completion.data, completion.extents) = (SegList::new(), Vec::new());
+            self.ready.push(completion);
+        }
+        for (_, job) in self.jobs.iter_mut() {
+            if matches!(job.task, Task::User) {
+                let error = job.io.error(kind, NAME);
+                self.ready.push(Completion::new(job.io.token, Err(error)));
+            }
+        }
+        for io in self.queue.drain(..) {
+            self.ready.push(Completion::new(io.token, Err(io.error(kind, NAME))));
+        }
+        self.jobs = Slab::new();
+        self.ripe.clear();
+    }
+
+    /// Drops legs that have not answered for long. When the next may have.
+    pub(super) fn check_answers(&mut self) -> Time {
+        let (timeout, mut first) = (self.config.leg_timeout, Time::NEVER);
+        let mut late = 0_u8;
+        let labels = self.legs.iter().enumerate();
+        let labels = labels.filter_map(|(leg, at)| Some((leg, at.as_ref()?.label_since?)));
+        let subs = self.subs.iter_mut().filter(|(_, sub)| !sub.is_orphan);
+        let subs = subs.map(|(_, sub)| (usize::from(sub.leg), sub.since));
+        for (leg, since) in labels.chain(subs) {
+            match since + timeout <= self.now {
+                true => late |= 1 << leg,
+                false => first = first.min(since + timeout),
+            }
+        }
+        bits(late).for_each(|leg| self.drop_if_spare(leg, false));
+        first
+    }
+}

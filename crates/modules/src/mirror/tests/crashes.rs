@@ -1,0 +1,570 @@
+//! Crashes at every moment of short workloads, with each subset of a few unflushed writes lost or torn on each leg. What
+//! comes up is what was promised, reads tell one truth, and all legs agree in the end. Planted faults are found by the same.
+
+use std::time::Duration;
+
+use thinwire_volume::ErrorKind;
+use thinwire_volume::testing::SplitMix64;
+
+use super::super::*;
+use super::disk::{Content, Disk, Fate, Snapshot};
+use super::world::*;
+use LegState::InSync;
+
+/// What happens before a crash.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// So many blocks from this on, all bytes being the stamp.
+    Write(u64, u64, u8),
+    Durable(u64, u8),
+    Flush,
+    Read(u64),
+    /// Until all that was asked for has ended.
+    Wait,
+    /// So many things are done by disks.
+    Steps(usize),
+    /// Seconds.
+    Pass(u64),
+    /// The mirror is told the time, and that a moment has passed.
+    Turn,
+    Tick,
+    Fail(usize),
+    Lose(usize),
+    Back(usize),
+}
+
+use Act::{Back, Durable, Fail, Flush, Lose, Pass, Read, Steps, Tick, Turn, Wait, Write};
+
+fn writes() -> Vec<Act> {
+    vec![
+        Write(SMALL, 1, 1),
+        Write(SMALL + 2, 2, 2),
+        Wait,
+        Flush,
+        Wait,
+        Write(SMALL, 2, 3),
+        Wait,
+        Write(SMALL, 1, 4),
+        Flush,
+        Wait,
+    ]
+}
+
+fn overlaps() -> Vec<Act> {
+    vec![
+        Write(SMALL, 2, 1),
+        Write(SMALL + 1, 2, 2),
+        Write(SMALL, 3, 3),
+        Steps(5),
+        Durable(SMALL + 1, 4),
+        Wait,
+        Flush,
+        Write(SMALL, 1, 5),
+        Wait,
+    ]
+}
+
+/// Something is written so many steps after its region began to be closed.
+fn closes(steps: usize) -> Vec<Act> {
+    vec![
+        Write(SMALL, 1, 1),
+        Wait,
+        Pass(2),
+        Turn,
+        Steps(steps),
+        Write(SMALL + 1, 1, 2),
+        Write(0, 1, 3),
+        Wait,
+        Flush,
+        Wait,
+        Pass(3),
+    ]
+}
+
+fn fails(leg: usize) -> Vec<Act> {
+    vec![
+        Write(SMALL, 1, 1),
+        Wait,
+        Flush,
+        Wait,
+        Fail(leg),
+        Write(SMALL, 1, 2),
+        Wait,
+        Flush,
+        Wait,
+        Write(SMALL + 3, 1, 3),
+        Wait,
+    ]
+}
+
+/// A leg comes back, and something is written so many steps after that began to be copied.
+fn comes_back(leg: usize, steps: usize) -> Vec<Act> {
+    vec![
+        Write(SMALL, 1, 1),
+        Wait,
+        Fail(leg),
+        Flush,
+        Write(SMALL + 1, 1, 2),
+        Wait,
+        Flush,
+        Wait,
+        Back(leg),
+        Steps(40),
+        Tick,
+        Steps(steps),
+        Write(SMALL + 1, 1, 3),
+        Wait,
+        Flush,
+        Wait,
+        Pass(4),
+    ]
+}
+
+/// The same, when nobody writes any more.
+fn comes_back_late(leg: usize) -> Vec<Act> {
+    vec![
+        Write(SMALL, 1, 1),
+        Wait,
+        Fail(leg),
+        Write(SMALL + 1, 1, 2),
+        Wait,
+        Flush,
+        Wait,
+        Pass(4),
+        Back(leg),
+        Pass(2),
+    ]
+}
+
+fn loses(leg: usize) -> Vec<Act> {
+    vec![
+        Write(SMALL, 1, 1),
+        Wait,
+        Lose(leg),
+        Read(SMALL),
+        Wait,
+        Flush,
+        Wait,
+        Write(SMALL, 1, 2),
+        Wait,
+        Pass(4),
+    ]
+}
+
+fn play(acts: &[Act], world: &mut World) {
+    for &act in acts {
+        match act {
+            Write(block, count, stamp) => world.write(block, count, stamp, false),
+            Durable(block, stamp) => world.write(block, 1, stamp, true),
+            Flush => world.flush(),
+            Read(block) => world.read(block),
+            Wait => world.wait(),
+            Steps(count) => world.steps(count),
+            Pass(seconds) => world.pass(seconds),
+            Turn => world.turn(),
+            Tick => {
+                world.now = world.now + Duration::from_millis(100);
+                world.turn();
+            }
+            Fail(disk) => world.disks[disk].fail(Some(ErrorKind::Io)),
+            Lose(disk) => world.disks[disk].lose(),
+            // A copy of it may be under way again by now.
+            Back(disk) if !world.is_dropped(disk) => {}
+            Back(disk) => world.bring_back(disk),
+        }
+        world.note();
+    }
+}
+
+/// Workloads that are made up.
+const WORKLOADS: u64 = 200;
+
+/// Blocks that workloads write.
+const BLOCKS: [u64; 5] = [0, SMALL, SMALL + 1, SMALL + 2, SMALL + 3];
+
+/// Each subset of the last six writes of each leg kept, as far as they are not too many, and some of each torn.
+fn fates(disks: &[Snapshot], rng: &mut SplitMix64, most: u64) -> Vec<Vec<Vec<Fate>>> {
+    let count: usize = disks.iter().map(Snapshot::doubts).sum();
+    let subsets = 1_u64 << count.min(12);
+    let mut all = Vec::new();
+    let mut choose = |choice: &mut dyn FnMut(usize) -> Fate| {
+        let mut nth = 0;
+        let mut of = |disk: &Snapshot| {
+            let fates = (0..disk.doubts()).map(|_| {
+                nth += 1;
+                choice(nth - 1)
+            });
+            fates.collect::<Vec<_>>()
+        };
+        all.push(disks.iter().map(&mut of).collect());
+    };
+    if subsets <= most && count <= 12 {
+        for subset in 0..subsets {
+            let kept = |nth: usize| if subset >> nth & 1 == 1 { Fate::Kept } else { Fate::Lost };
+            choose(&mut |nth| kept(nth));
+        }
+    } else {
+        choose(&mut |_| Fate::Lost);
+        choose(&mut |_| Fate::Kept);
+        for _ in 2..most {
+            let subset = rng.next();
+            choose(&mut |nth| if subset >> (nth % 64) & 1 == 1 { Fate::Kept } else { Fate::Lost });
+        }
+    }
+    for torn in 0..count {
+        for half in [Fate::First, Fate::Second] {
+            let subset = rng.next();
+            let rest = |nth: usize| {
+                if subset >> (nth % 64) & 1 == 1 { Fate::Kept } else { Fate::Lost }
+            };
+            choose(&mut |nth| if nth == torn { half } else { rest(nth) });
+        }
+    }
+    all
+}
+
+/// The sectors that a user reads of all blocks.
+fn look(world: &mut World) -> Result<Vec<Vec<u8>>, String> {
+    world.reads.clear();
+    for block in BLOCKS {
+        world.read(block);
+        world.wait();
+    }
+    if world.errors > 0 {
+        return Err("a read fails".into());
+    }
+    let mut all = Vec::new();
+    for (block, bytes) in world.reads.drain(..) {
+        let mut sectors = Vec::new();
+        for sector in bytes.chunks(512) {
+            if sector.iter().any(|byte| *byte != sector[0]) {
+                return Err(format!("block {block} holds a mixture"));
+            }
+            sectors.push(sector[0]);
+        }
+        all.push(sectors);
+    }
+    Ok(all)
+}
+
+fn check_promise(moment: &Moment, seen: &[Vec<u8>]) -> Result<(), String> {
+    for (block, sectors) in BLOCKS.iter().zip(seen) {
+        for stamp in sectors {
+            if !moment.allows(*block, *stamp) {
+                let of: Vec<_> =
+                    moment.written.iter().filter(|write| write.block == *block).collect();
+                return Err(format!("block {block} reads as {stamp}, of {of:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn reopen(
+    contents: &[Option<Content>],
+    canary: MirrorCanary,
+    degraded: bool,
+) -> Result<World, MirrorError> {
+    let disks: Vec<_> = contents
+        .iter()
+        .map(|content| Disk::new(DISK_BYTES, content.clone().unwrap_or_default()))
+        .collect();
+    let legs = contents.iter().zip(&disks);
+    let legs = legs.map(|(content, disk)| content.as_ref().and_then(|_| leg(disk))).collect();
+    let mut mirror = Mirror::open(legs, config(150, degraded))?;
+    mirror.canary = canary;
+    let mut world = World::new(mirror, disks, Order::Turns, 7);
+    world.is_recording = false;
+    Ok(world)
+}
+
+/// What comes up after a crash.
+fn check(
+    moment: &Moment,
+    contents: Vec<Content>,
+    canary: MirrorCanary,
+    again: bool,
+) -> Result<usize, String> {
+    // One leg alone is refused, or is right.
+    let mut count = 0;
+    for missing in 0..contents.len() {
+        let mut some: Vec<_> = contents.iter().cloned().map(Some).collect();
+        some[missing] = None;
+        if let Ok(mut world) = reopen(&some, canary, false) {
+            let seen = look(&mut world)?;
+            let alone = |why| format!("without leg {missing}: {why}");
+            check_promise(moment, &seen).map_err(alone)?;
+            count += 1;
+        }
+    }
+    let all: Vec<_> = contents.into_iter().map(Some).collect();
+    let mut world = reopen(&all, canary, false).map_err(|e| format!("refused: {e}"))?;
+    world.is_recording = again;
+    let seen = look(&mut world)?;
+    check_promise(moment, &seen)?;
+    for _ in 0..2 {
+        if look(&mut world)? != seen {
+            return Err("reads tell two truths".into());
+        }
+    }
+    let from = world.moments.len();
+    world.heal()?;
+    if let Some(block) = differ(&world.disks) {
+        return Err(format!("legs differ in block {block}"));
+    }
+    if look(&mut world)? != seen {
+        return Err("a resync tells another truth".into());
+    }
+    count += 1;
+    if !again {
+        return Ok(count);
+    }
+    // And once more, at any moment from where somebody has read.
+    let mut rng = SplitMix64::new(3);
+    let step = (world.moments.len() - from).div_ceil(12).max(1);
+    for later in world.moments[from..].iter().step_by(step) {
+        for fates in fates(&later.disks, &mut rng, 2) {
+            let disks = later.disks.iter().zip(&fates);
+            let contents: Vec<_> = disks.map(|(disk, fates)| Some(disk.after(fates))).collect();
+            let mut world =
+                reopen(&contents, canary, false).map_err(|e| format!("refused: {e}"))?;
+            if look(&mut world)? != seen {
+                return Err("a second crash tells another truth".into());
+            }
+            world.heal()?;
+            if let Some(block) = differ(&world.disks) {
+                return Err(format!("after a second crash legs differ in block {block}"));
+            }
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+/// All crashes of these acts.
+fn explore(
+    start: Vec<Content>,
+    acts: &[Act],
+    order: Order,
+    seed: u64,
+    canary: MirrorCanary,
+) -> Result<usize, String> {
+    let mut world = World::open(start, order, seed);
+    world.mirror.canary = canary;
+    play(acts, &mut world);
+    let (mut rng, mut count) = (SplitMix64::new(seed), 0);
+    for (nth, moment) in world.moments.iter().enumerate() {
+        for (which, fates) in fates(&moment.disks, &mut rng, 16).into_iter().enumerate() {
+            let disks = moment.disks.iter().zip(&fates);
+            let contents: Vec<_> = disks.map(|(disk, fates)| disk.after(fates)).collect();
+            let again = nth % 8 == 0 && which % 8 == 1;
+            let told = |why| format!("{order:?} {seed}, moment {nth}, {fates:?}: {why}");
+            count += check(moment, contents, canary, again).map_err(told)?;
+        }
+    }
+    Ok(count)
+}
+
+fn clean(legs: usize) -> Vec<Content> {
+    let state = state(9, &vec![InSync; legs]);
+    (0..legs).map(|leg| formatted(leg, &state, [0, 0])).collect()
+}
+
+/// These acts, with each disk the slowest once, and in random orders.
+fn all_orders(acts: &[Act], canary: MirrorCanary) -> Result<usize, String> {
+    let mut count = 0;
+    let orders = [Order::Last(0), Order::Last(1), Order::Turns, Order::Random];
+    for (seed, order) in (1..).zip(orders) {
+        count += explore(clean(2), acts, order, seed, canary)?;
+    }
+    Ok(count)
+}
+
+#[track_caller]
+fn holds(acts: impl IntoIterator<Item = Vec<Act>>, least: usize) {
+    let mut count = 0;
+    for acts in acts {
+        count +=
+            all_orders(&acts, MirrorCanary::None).unwrap_or_else(|why| panic!("{acts:?} {why}"));
+    }
+    assert!(count > least, "only {count} crashes");
+}
+
+#[test]
+fn what_was_flushed_is_there_after_any_crash() {
+    holds([writes()], 1000);
+}
+
+#[test]
+fn overlapping_writes_end_alike_on_all_legs() {
+    holds([overlaps()], 1000);
+}
+
+#[test]
+fn regions_are_closed_when_all_is_there() {
+    holds([0, 2, 3, 5].map(closes), 1000);
+}
+
+#[test]
+fn a_leg_that_fails_takes_nothing_with_it() {
+    holds([0, 1].map(fails), 1000);
+}
+
+#[test]
+fn a_leg_that_comes_back_is_whole_in_the_end() {
+    holds([0, 1].map(comes_back_late), 1000);
+    holds([0, 1, 2, 3].map(|steps| comes_back(1, steps)), 1000);
+}
+
+#[test]
+fn what_one_leg_loses_another_has() {
+    holds([0, 1].map(loses), 1000);
+}
+
+/// Two of three go, one after the other, and come back.
+#[test]
+fn three_legs_keep_what_one_of_them_has() {
+    let acts = vec![
+        Write(SMALL, 1, 1),
+        Wait,
+        Fail(2),
+        Write(SMALL + 1, 1, 2),
+        Flush,
+        Wait,
+        Fail(0),
+        Write(SMALL, 1, 3),
+        Flush,
+        Wait,
+        Back(2),
+        Pass(3),
+        Back(0),
+        Tick,
+        Write(SMALL + 1, 1, 4),
+        Flush,
+        Wait,
+    ];
+    let mut count = 0;
+    for (seed, order) in [(1, Order::Random), (2, Order::Last(1))] {
+        count += explore(clean(3), &acts, order, seed, MirrorCanary::None).unwrap();
+    }
+    assert!(count > 1000, "only {count} crashes");
+}
+
+/// Somebody does this and that, while one leg fails, loses and comes back.
+fn anything(rng: &mut SplitMix64) -> Vec<Act> {
+    let (leg, mut has_failed, mut acts) = (rng.below(2) as usize, false, Vec::new());
+    for stamp in 1..16 {
+        let block = SMALL + rng.below(3);
+        let act = match rng.below(13) {
+            0 if !has_failed => {
+                has_failed = true;
+                Fail(leg)
+            }
+            0..=2 if has_failed => {
+                has_failed = false;
+                // Until it is dropped.
+                acts.extend([Flush, Wait, Turn, Wait, Back(leg)]);
+                Steps(rng.below(9) as usize)
+            }
+            3 => Flush,
+            4 => Wait,
+            5 => Tick,
+            6 => Pass(rng.below(4)),
+            7 => Durable(block, stamp),
+            8 => Steps(rng.below(6) as usize),
+            9 if !has_failed => Lose(leg),
+            _ => Write(block, 1 + rng.below(2), stamp),
+        };
+        acts.push(act);
+    }
+    acts.push(Wait);
+    acts
+}
+
+#[test]
+fn short_workloads_at_random_keep_what_they_promise() {
+    let mut count = 0;
+    for seed in 0..WORKLOADS {
+        let acts = anything(&mut SplitMix64::new(seed));
+        let order = if seed % 2 == 0 { Order::Random } else { Order::Last(seed as usize / 2 % 2) };
+        let mut world = World::open(clean(2), order, seed);
+        play(&acts, &mut world);
+        let mut rng = SplitMix64::new(seed);
+        let step = world.moments.len().div_ceil(20);
+        for (nth, moment) in world.moments.iter().enumerate().step_by(step) {
+            for fates in fates(&moment.disks, &mut rng, 4) {
+                let disks = moment.disks.iter().zip(&fates);
+                let contents: Vec<_> = disks.map(|(disk, fates)| disk.after(fates)).collect();
+                let told = |why| format!("{seed} {acts:?}, moment {nth}, {fates:?}: {why}");
+                let checked = check(moment, contents, MirrorCanary::None, false);
+                count += checked.map_err(told).unwrap();
+            }
+        }
+    }
+    assert!(count > 1000, "only {count} crashes");
+}
+
+/// Of these acts, in some order, a crash shows it.
+#[track_caller]
+fn is_found(acts: impl IntoIterator<Item = Vec<Act>>, canary: MirrorCanary, says: &str) {
+    let mut others = Vec::new();
+    for acts in acts {
+        let orders = [Order::Last(0), Order::Last(1), Order::Turns, Order::Random];
+        for (seed, order) in (1..).zip(orders) {
+            match explore(clean(2), &acts, order, seed, canary) {
+                Err(why) if why.contains(says) => return,
+                Err(why) => others.push(why),
+                Ok(_) => {}
+            }
+        }
+    }
+    panic!("{canary:?} is not found: {others:#?}");
+}
+
+#[test]
+fn one_that_completes_after_one_leg_is_found() {
+    is_found([writes()], MirrorCanary::OneLegCompletes, "reads as 0");
+}
+
+/// Rule 1.
+#[test]
+fn intent_after_data_is_found() {
+    is_found([writes()], MirrorCanary::IntentAfterData, "legs differ");
+}
+
+/// Rule 2.
+#[test]
+fn bits_that_are_cleared_too_early_are_found() {
+    is_found([closes(9)], MirrorCanary::EarlyClear, "legs differ");
+}
+
+/// Rule 2.
+#[test]
+fn a_clear_that_overtakes_a_set_is_found() {
+    is_found((0..9).map(closes), MirrorCanary::ClearOvertakesSet, "legs differ");
+}
+
+/// Rule 3.
+#[test]
+fn a_completion_before_the_generation_is_found() {
+    is_found([fails(0)], MirrorCanary::CompletionBeforeRecord, "reads as 1");
+}
+
+/// Rule 4.
+#[test]
+fn reads_from_all_legs_after_a_crash_are_found() {
+    is_found([writes()], MirrorCanary::TwoTruths, "reads tell two truths");
+}
+
+/// Rule 5.
+#[test]
+fn a_resync_over_a_write_is_found() {
+    let acts = (0..4).map(|steps| comes_back(1, steps));
+    is_found(acts, MirrorCanary::NoRangeLock, "legs differ");
+}
+
+/// Rule 6.
+#[test]
+fn a_leg_in_sync_before_its_last_flush_is_found() {
+    is_found([comes_back_late(1)], MirrorCanary::InSyncBeforeFlush, "block 257");
+}

@@ -1,0 +1,336 @@
+//! [`Disk`]: a leg whose cache is lost in a crash. What was submitted to it is on it, or not, or half, until a flush that began
+//! behind its end has ended, or it was durable by itself.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use thinwire_buffer::{Pool, SegList};
+use thinwire_volume::{
+    Completion, ErrorKind, Features, Geometry, Identity, Io, Op, Volume, VolumeEvent,
+};
+
+pub const BLOCK: u64 = 4096;
+const SECTORS: usize = 8;
+
+type Block = Rc<[u8]>;
+
+/// Blocks by their numbers; the others are zero.
+pub type Content = BTreeMap<u64, Block>;
+
+/// A write that a crash may undo, or tear.
+#[derive(Clone)]
+struct Doubt {
+    number: u64,
+    first: u64,
+    /// None where it was overwritten by what is durable.
+    blocks: Vec<Option<Block>>,
+    /// How much had been submitted when it ended.
+    ended: Option<u64>,
+    has_failed: bool,
+}
+
+/// What a crash does to a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Lost,
+    Kept,
+    /// Of each block, and of the blocks, the first half is there.
+    First,
+    /// The second.
+    Second,
+}
+
+/// What a disk is at a moment.
+#[derive(Clone)]
+pub struct Snapshot {
+    durable: Content,
+    doubts: Vec<Doubt>,
+}
+
+impl Snapshot {
+    pub fn doubts(&self) -> usize {
+        self.doubts.len()
+    }
+
+    /// What is left after a crash, that does this to its writes.
+    pub fn after(&self, fates: &[Fate]) -> Content {
+        let mut content = self.durable.clone();
+        for (doubt, fate) in self.doubts.iter().zip(fates) {
+            for (number, new) in (doubt.first..).zip(&doubt.blocks) {
+                let Some(new) = new else { continue };
+                let mut block = at(&content, number).to_vec();
+                for sector in 0..SECTORS {
+                    let is_kept = match fate {
+                        Fate::Lost => false,
+                        Fate::Kept => true,
+                        Fate::First => sector < SECTORS / 2,
+                        Fate::Second => sector >= SECTORS / 2,
+                    };
+                    let range = sector * 512..(sector + 1) * 512;
+                    if is_kept {
+                        block[range.clone()].copy_from_slice(&new[range]);
+                    }
+                }
+                content.insert(number, block.into());
+            }
+        }
+        content
+    }
+}
+
+pub fn at(content: &Content, number: u64) -> Block {
+    content.get(&number).cloned().unwrap_or_else(|| Rc::new([0; BLOCK as usize]))
+}
+
+struct Inner {
+    bytes: u64,
+    durable: Content,
+    doubts: Vec<Doubt>,
+    /// Outstanding, with the number of what had ended when it was submitted.
+    queue: Vec<(u64, Io)>,
+    ready: Vec<Completion>,
+    numbers: u64,
+    outstanding: usize,
+    writes: usize,
+    /// Does at once what is submitted.
+    is_prompt: bool,
+    fails: Option<ErrorKind>,
+    fails_reads: bool,
+    losses: u64,
+    news: Vec<VolumeEvent>,
+}
+
+/// A handle of one.
+#[derive(Clone)]
+pub struct Disk(Rc<RefCell<Inner>>);
+
+impl Disk {
+    pub fn new(bytes: u64, durable: Content) -> Self {
+        Disk(Rc::new(RefCell::new(Inner {
+            bytes,
+            durable,
+            doubts: Vec::new(),
+            queue: Vec::new(),
+            ready: Vec::new(),
+            numbers: 0,
+            outstanding: 0,
+            writes: 0,
+            is_prompt: false,
+            fails: None,
+            fails_reads: false,
+            losses: 0,
+            news: Vec::new(),
+        })))
+    }
+
+    pub fn be_prompt(&self, is_prompt: bool) {
+        self.0.borrow_mut().is_prompt = is_prompt;
+    }
+
+    /// From now on all fails, or nothing.
+    pub fn fail(&self, kind: Option<ErrorKind>) {
+        self.0.borrow_mut().fails = kind;
+    }
+
+    /// From now on reads of data fail, or not.
+    pub fn fail_reads(&self, fails: bool) {
+        self.0.borrow_mut().fails_reads = fails;
+    }
+
+    /// Loses what it has not flushed, and says so.
+    pub fn lose(&self) {
+        let inner = &mut *self.0.borrow_mut();
+        inner.doubts.retain(|doubt| doubt.ended.is_none());
+        inner.losses += 1;
+        inner.news.push(VolumeEvent::Lost);
+    }
+
+    /// What was submitted and not done.
+    pub fn queued(&self) -> usize {
+        self.0.borrow().queue.len()
+    }
+
+    /// Takes what was submitted, as it is.
+    pub fn take(&self) -> Vec<Io> {
+        self.0.borrow_mut().queue.drain(..).map(|(_, io)| io).collect()
+    }
+
+    /// Puts the last one that was taken back.
+    pub fn put(&self, io: Io) {
+        let inner = &mut *self.0.borrow_mut();
+        let number = inner.numbers;
+        inner.queue.push((number, io));
+    }
+
+    /// How many writes were submitted.
+    pub fn writes(&self) -> usize {
+        self.0.borrow().writes
+    }
+
+    /// Does the first, or another one, of what was submitted.
+    pub fn execute(&self, nth: usize) {
+        let inner = &mut *self.0.borrow_mut();
+        let (number, io) = inner.queue.remove(nth);
+        inner.execute(number, io);
+    }
+
+    /// Whoever used it has gone: what that had outstanding has been done, and nobody hears of it.
+    pub fn abandon(&self) {
+        while self.queued() > 0 {
+            self.execute(0);
+        }
+        let inner = &mut *self.0.borrow_mut();
+        inner.ready.clear();
+        inner.outstanding = 0;
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        let inner = self.0.borrow();
+        Snapshot { durable: inner.durable.clone(), doubts: inner.doubts.clone() }
+    }
+
+    /// What reads see.
+    pub fn content(&self) -> Content {
+        let inner = self.0.borrow();
+        let first = |doubt: &Doubt| doubt.first..doubt.first + doubt.blocks.len() as u64;
+        let doubted = inner.doubts.iter().flat_map(first);
+        let numbers = inner.durable.keys().copied().chain(doubted);
+        numbers.map(|number| (number, inner.seen(number))).collect()
+    }
+}
+
+impl Inner {
+    fn execute(&mut self, number: u64, io: Io) {
+        let mut completion = Completion::new(io.token, Ok(()));
+        let has_failed = self.fails.is_some()
+            || (self.fails_reads && io.op == Op::Read && io.offset >= 1536 << 10);
+        match io.op {
+            _ if has_failed => {
+                let kind = self.fails.unwrap_or(ErrorKind::Io);
+                completion.result = Err(io.error(kind, "disk"));
+                let doubt = self.doubts.iter_mut().find(|doubt| doubt.number == number);
+                doubt.into_iter().for_each(|doubt| doubt.has_failed = true);
+            }
+            Op::Read => {
+                let mut data = SegList::new();
+                for number in io.offset / BLOCK..(io.offset + io.len) / BLOCK {
+                    data.push(Pool::new(0).copy_of(&self.seen(number)).freeze());
+                }
+                completion.data = data;
+            }
+            Op::Flush => {
+                self.settle(|doubt| doubt.ended.is_some_and(|ended| ended < number));
+            }
+            Op::Write | Op::WriteZeroes => {
+                let now = self.numbers;
+                let doubt = self.doubts.iter_mut().find(|doubt| doubt.number == number);
+                if let Some(doubt) = doubt {
+                    doubt.ended = Some(now);
+                }
+                if io.flags.fua {
+                    self.settle(|doubt| doubt.number == number);
+                }
+            }
+            other => panic!("{other}"),
+        }
+        self.ready.push(completion);
+    }
+
+    fn seen(&self, number: u64) -> Block {
+        let holds = |doubt: &Doubt| {
+            let place = usize::try_from(number.checked_sub(doubt.first)?).ok()?;
+            doubt.blocks.get(place)?.clone().filter(|_| doubt.ended.is_some())
+        };
+        match self.doubts.iter().rev().find_map(holds) {
+            Some(block) => block,
+            None => at(&self.durable, number),
+        }
+    }
+
+    /// Makes these durable, over what was there before.
+    fn settle(&mut self, is_durable: impl Fn(&Doubt) -> bool) {
+        let mut left: Vec<Doubt> = Vec::new();
+        for doubt in std::mem::take(&mut self.doubts) {
+            if !is_durable(&doubt) {
+                left.push(doubt);
+                continue;
+            }
+            for (number, block) in (doubt.first..).zip(doubt.blocks) {
+                let Some(block) = block else { continue };
+                self.durable.insert(number, block);
+                // What came before is not written behind it.
+                for earlier in &mut left {
+                    let place = number.checked_sub(earlier.first).map(|place| place as usize);
+                    if (earlier.ended.is_some() || earlier.has_failed)
+                        && let Some(place) = place.and_then(|place| earlier.blocks.get_mut(place))
+                    {
+                        *place = None;
+                    }
+                }
+            }
+            left.retain(|doubt| doubt.blocks.iter().any(Option::is_some));
+        }
+        self.doubts = left;
+    }
+}
+
+impl Volume for Disk {
+    fn geometry(&self) -> Geometry {
+        let features =
+            Features { read_only: false, discard: true, write_zeroes: true, block_status: false };
+        Geometry {
+            bytes: self.0.borrow().bytes,
+            block_bytes: BLOCK as u32,
+            preferred_bytes: BLOCK as u32,
+            io_bytes_max: 1 << 20,
+            features,
+        }
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::default()
+    }
+
+    fn submit(&mut self, io: Io) {
+        assert_eq!(self.geometry().check(&io), Ok(()));
+        let inner = &mut *self.0.borrow_mut();
+        inner.numbers += 1;
+        inner.outstanding += 1;
+        let number = inner.numbers;
+        if io.op.is_write() {
+            inner.writes += 1;
+            let bytes = match io.op {
+                Op::Write => io.data.to_vec(),
+                _ => vec![0; io.len as usize],
+            };
+            let blocks =
+                bytes.chunks(BLOCK as usize).map(|block| Some(Block::from(block))).collect();
+            let first = io.offset / BLOCK;
+            let (ended, has_failed) = (None, false);
+            inner.doubts.push(Doubt { number, first, blocks, ended, has_failed });
+        }
+        match inner.is_prompt {
+            true => inner.execute(number, io),
+            false => inner.queue.push((number, io)),
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        let inner = &mut *self.0.borrow_mut();
+        inner.outstanding -= inner.ready.len();
+        done.append(&mut inner.ready);
+    }
+
+    fn outstanding(&self) -> usize {
+        self.0.borrow().outstanding
+    }
+
+    fn events(&self) -> u64 {
+        self.0.borrow().losses
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        events.append(&mut self.0.borrow_mut().news);
+    }
+}
