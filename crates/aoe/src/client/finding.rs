@@ -5,8 +5,8 @@ use std::time::Duration;
 use thinwire_buffer::{Addr, RxFrame, Time};
 use thinwire_volume::{ErrorKind, Gravity};
 use thinwire_wire::aoe::{
-    AoeCommand, AtaCommand, AtaRegisters, ConfigCommand, ConfigQuery, DATA_OFFSET, Header,
-    IDENTIFY_BYTES, IdentifyView, SECTOR_BYTES,
+    AoeCommand, AtaCommand, AtaRegisters, ConfigCommand, ConfigQuery, DATA_OFFSET, ErrorCode,
+    Header, IDENTIFY_BYTES, IdentifyView, SECTOR_BYTES,
 };
 
 use super::AoeClient;
@@ -48,11 +48,14 @@ pub(super) struct Finding {
     asked: u32,
     /// Since when it is looked for.
     since: Time,
+    /// Why the last of its questions was refused, if one was.
+    pub refusal: Option<ErrorCode>,
 }
 
 impl Finding {
     pub fn new(now: Time) -> Self {
-        Finding { stage: Stage::Query, next: now, pause: SOON, tag: 0, asked: 0, since: now }
+        let (stage, refusal) = (Stage::Query, None);
+        Finding { stage, next: now, pause: SOON, tag: 0, asked: 0, since: now, refusal }
     }
 
     pub fn is_over(&self) -> bool {
@@ -77,7 +80,7 @@ impl Finding {
     /// The device is looked for once more.
     pub fn begin_anew(&mut self, now: Time) {
         let since = self.since().unwrap_or(now);
-        *self = Finding { since, ..Finding::new(now) };
+        *self = Finding { since, refusal: self.refusal, ..Finding::new(now) };
     }
 
     fn enter(&mut self, stage: Stage, now: Time) {
@@ -185,7 +188,6 @@ impl AoeClient {
         }
         self.finding.enter(Stage::Over, self.now);
         (self.is_known, self.heard_at, self.looked_at) = (true, self.now, self.now);
-        self.refusal = None;
         true
     }
 }

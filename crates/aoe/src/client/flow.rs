@@ -129,6 +129,16 @@ impl AoeClient {
         self.away_since.into_iter().chain(looks).min()
     }
 
+    /// Why something that it asks now was refused last.
+    pub(super) fn refused(&self) -> Option<ErrorCode> {
+        if !self.finding.is_over() && self.finding.refusal.is_some() {
+            return self.finding.refusal;
+        }
+        let requests = self.requests.values().take_while(|_| self.is_refused);
+        let refused = requests.flat_map(Request::in_flight).filter_map(|piece| piece.refused);
+        refused.max_by_key(|refusal| refusal.last).and_then(|refusal| refusal.code)
+    }
+
     /// When a piece is sent again.
     fn due(&self, piece: &Piece) -> Time {
         piece.sent + self.trips.timeout(piece.tries)
@@ -141,7 +151,7 @@ impl AoeClient {
             debug_assert!(in_flight.all(|piece| self.due(piece) > self.now));
             return;
         }
-        let mut late = Vec::new();
+        let (mut late, mut is_loss) = (Vec::new(), false);
         self.first_due = FirstDue { at: Time::NEVER, timeout };
         for (&number, request) in &self.requests {
             for (at, piece) in request.pieces[..request.unsent].iter().enumerate() {
@@ -151,6 +161,8 @@ impl AoeClient {
                 let due = self.due(piece);
                 self.first_due.at = self.first_due.at.min(due);
                 if self.now >= due {
+                    // What was refused has arrived, as has the answer.
+                    is_loss |= piece.refused.is_none_or(|refusal| refusal.last < piece.sent);
                     late.push((number, at, piece.tries, piece.first));
                 }
             }
@@ -158,7 +170,9 @@ impl AoeClient {
         if late.is_empty() || self.now < self.again_after {
             return;
         }
-        self.window.on_loss();
+        if is_loss {
+            self.window.on_loss();
+        }
         // All of them together would be lost together, again and again.
         let (all, most) = (late.len(), self.window.frames() as usize);
         late.truncate(most);
@@ -348,22 +362,21 @@ impl AoeClient {
             Body::Refused => {
                 let piece = self.tags.get(&frame.header.tag).copied();
                 if piece.is_none() && !self.finding.asks(frame.header.tag) {
-                    // What it refuses was done meanwhile, under another tag.
+                    // What it refuses was done meanwhile, under another tag, or is not asked any more.
                     return self.report.late += 1;
                 }
                 // As Linux does: it is asked again.
                 self.report.refused += 1;
-                self.refusal = frame.header.code();
-                if let Some((number, at)) = piece {
-                    let request = self.requests.get_mut(&number).expect("its tags are known");
-                    let refused = &mut request.pieces[at].refused;
-                    let since = refused.map_or(self.now, |refusal| refusal.since);
-                    *refused = Some(Refusal { since, last: self.now, code: self.refusal });
-                    self.is_refused = true;
-                    if self.refusal == Some(ErrorCode::BadArgument) && self.finding.is_over() {
-                        // It may take less than it did.
-                        self.finding.begin_anew(self.now);
-                    }
+                let code = frame.header.code();
+                let Some((number, at)) = piece else { return self.finding.refusal = code };
+                let request = self.requests.get_mut(&number).expect("its tags are known");
+                let refused = &mut request.pieces[at].refused;
+                let since = refused.map_or(self.now, |refusal| refusal.since);
+                *refused = Some(Refusal { since, last: self.now, code });
+                self.is_refused = true;
+                if code == Some(ErrorCode::BadArgument) && self.finding.is_over() {
+                    // It may take less than it did.
+                    self.finding.begin_anew(self.now);
                 }
             }
             _ => self.report.dropped += 1,
@@ -383,10 +396,6 @@ impl AoeClient {
     fn on_done(&mut self, tag: u32, registers: &AtaRegisters, rx: &RxFrame) {
         let Some(&(number, at)) = self.tags.get(&tag) else {
             self.strays.on_answer(tag);
-            if registers.is_done() {
-                // What it had refused, and was given up, it has done after all.
-                self.refusal = None;
-            }
             return self.report.late += 1;
         };
         let request = self.requests.get_mut(&number).expect("its tags are known");
@@ -406,7 +415,7 @@ impl AoeClient {
         if piece.tries == 0 {
             self.trips.on_answer(self.now.since(piece.first));
         }
-        (piece.is_done, self.refusal) = (true, None);
+        piece.is_done = true;
         if !registers.is_done() {
             request.error = Some(kind_of(registers.error_feature));
         }

@@ -160,7 +160,6 @@ pub struct AoeClient {
     /// When its drive was looked at last.
     looked_at: Time,
     away_since: Option<Time>,
-    refusal: Option<ErrorCode>,
     done: Vec<Completion>,
     out: TxBatch,
     notes: Vec<(Gravity, String)>,
@@ -221,7 +220,6 @@ impl AoeClient {
             heard_at: now,
             looked_at: now,
             away_since: None,
-            refusal: None,
             done: Vec::new(),
             out: TxBatch::new(),
             notes: Vec::new(),
@@ -251,9 +249,9 @@ impl AoeClient {
         self.failure
     }
 
-    /// Why the server refused it last, if it did and has done nothing for it since.
+    /// Why the server refuses something that it asks, if it does.
     pub fn refusal(&self) -> Option<ErrorCode> {
-        self.refusal
+        self.refused()
     }
 
     /// How it does.
