@@ -196,6 +196,18 @@ fn the_answer_to_an_earlier_asking() {
     }
 }
 
+/// A way takes longer than what a handshake is asked again after: then that becomes longer, too.
+#[test]
+fn a_way_that_is_longer_than_the_pause_between_two_askings() {
+    for form in [EbdForm::Ideal, EbdForm::Implemented] {
+        let mut world = World::new(form);
+        world.judge = Box::new(|_, _| Fate::Late(Duration::from_millis(700)));
+        let config = ClientConfig { read_only: true, ..world.config(1) };
+        let client = world.add(config);
+        world.until(30, |world| world.client(client).is_open());
+    }
+}
+
 /// A server gives out the index of a client that it had forgotten: who has it from before proves nothing by it.
 #[test]
 fn anothers_index() {

@@ -16,6 +16,8 @@ use super::{EbdCanary, EbdClient};
 /// How often it is asked: soon, then seldom.
 const SOON: Duration = Duration::from_millis(200);
 const SELDOM: Duration = Duration::from_secs(1);
+/// While answers come behind the next asking, it waits twice as long for the next, up to this.
+const SLOWEST: Duration = Duration::from_secs(4);
 /// A server that has not shaken hands after so many counts as away: more than it may be deaf for, in the idealised form.
 const AWAY_TRIES: u32 = 15;
 /// So many handshakes are sent soon after each other.
@@ -45,6 +47,8 @@ pub(super) struct Shaking {
     /// Of the handshake that was sent last.
     tag: Option<Tag>,
     tries: u32,
+    /// What is waited at least, since an answer was late.
+    patience: Duration,
     sent: Time,
     next: Time,
     /// The sizes that passed: they are not asked for again.
@@ -62,6 +66,7 @@ impl Shaking {
             number: number % HandshakeAsk::NUMBERS,
             tag: None,
             tries: 0,
+            patience: Duration::ZERO,
             sent: now,
             next: now,
             proved: 0,
@@ -71,8 +76,8 @@ impl Shaking {
 
     /// Another, that answers to this one do not fit.
     fn anew(&self, now: Time, block_bytes: u32) -> Self {
-        let identifier = self.identifier;
-        Shaking { identifier, ..Shaking::new(now, block_bytes, self.number) }
+        let Shaking { identifier, patience, .. } = *self;
+        Shaking { identifier, patience, ..Shaking::new(now, block_bytes, self.number) }
     }
 
     /// It does not begin before this.
@@ -123,6 +128,7 @@ impl EbdClient {
             return;
         }
         let every = if self.shaking.tries < SOON_COUNT { SOON } else { SELDOM };
+        let every = every.max(self.shaking.patience);
         (self.shaking.next, self.shaking.sent) = (now + every, now);
         self.shaking.tries += 1;
         if self.shaking.tries > AWAY_TRIES && self.is_open && self.away_since.is_none() {
@@ -241,7 +247,11 @@ impl EbdClient {
                 // Of a request that was sent before, it says nothing.
                 match self.shaking.tag == Some(frame.tag) {
                     true => self.on_handshake_refused(frame),
-                    false => self.report.late += 1,
+                    false => {
+                        let patience = 2 * self.shaking.patience.max(SOON);
+                        self.shaking.patience = patience.min(SLOWEST);
+                        self.report.late += 1;
+                    }
                 }
                 true
             }
@@ -307,7 +317,8 @@ impl EbdClient {
             Tag::Implemented { .. } => answer.number == self.shaking.number,
         };
         if !is_asked {
-            // It may tell of another life of the server, or have been meant for an earlier client here.
+            // It may tell of another life of the server, or have been meant for an earlier client here; or the way takes longer.
+            self.shaking.patience = (2 * self.shaking.patience.max(SOON)).min(SLOWEST);
             return self.report.late += 1;
         }
         let block = answer.block_bytes / 512;
