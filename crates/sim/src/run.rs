@@ -518,6 +518,7 @@ fn end(world: &mut World) -> Result<(), Violation> {
             }
             Store::Tree(tree) => {
                 let model = export.models.last().expect("it was open once");
+                tree.check_rest()?;
                 let last = tree.leaves.len() - 1;
                 for place in tree.places() {
                     let Some(medium) = tree.leaves[place.leaf].medium() else { continue };

@@ -14,6 +14,7 @@ use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume, VolumeEven
 use crate::keys::Holder;
 use crate::leaves::LeafMemory;
 use crate::medium::MediumHandle;
+use crate::model::Violation;
 use crate::stamp::SECTOR_BYTES;
 
 /// How leaves are put together.
@@ -254,6 +255,25 @@ impl TreeStore {
     pub fn places(&self) -> Vec<Place> {
         let sizes: Vec<u64> = self.leaves.iter().map(TreeLeaf::bytes).collect();
         self.shape.places(&sizes)
+    }
+
+    /// Nobody has written what no module has a place for, as behind the end of a slice.
+    pub fn check_rest(&self) -> Result<(), Violation> {
+        let places = self.places();
+        for (number, leaf) in self.leaves.iter().enumerate() {
+            let Some(mut image) = leaf.medium().map(MediumHandle::durable) else { continue };
+            for place in places.iter().filter(|place| place.leaf == number) {
+                let end = ((place.from + place.count) * SECTOR_BYTES).min(image.len());
+                image[(place.from * SECTOR_BYTES).min(end)..end].fill(0);
+            }
+            if let Some(at) = image.iter().position(|byte| *byte != 0) {
+                let text = format!(
+                    "leaf {number} holds something at {at}, where nothing of the tree lies"
+                );
+                return Err(Violation(text));
+            }
+        }
+        Ok(())
     }
 
     /// It, for a process that starts now, the number of whose life of memory is `incarnation`;
