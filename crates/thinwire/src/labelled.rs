@@ -47,8 +47,11 @@ pub fn open_whole(
     mut children: Vec<Box<dyn Volume>>,
     by: &Opening<'_>,
 ) -> Outcome<Box<dyn Volume>> {
+    let is_written =
+        !by.read_only && children.iter().all(|child| !child.geometry().features.read_only);
+    check_leaves(specs, is_written)?;
     let (mut readers, mut seen) = read_all(host, &mut children, by)?;
-    if by.read_only && matches!(assemble(&seen), Err(AssemblyError::Stale { .. })) {
+    if !is_written && matches!(assemble(&seen), Err(AssemblyError::Stale { .. })) {
         // Somebody else opens it for writing, perhaps: some labels were read before that, and some behind.
         (readers, seen) = read_all(host, &mut children, by)?;
     }
@@ -87,7 +90,7 @@ pub fn open_whole(
         )));
     }
     check_size(&whole, specs, &children)?;
-    if !by.read_only && children.iter().all(|child| !child.geometry().features.read_only) {
+    if is_written {
         let label = |(labels, part): (Labels, SeenPart)| match part.found {
             Ok(Finding::Label(found)) => Some((labels, found.label)),
             _ => None,
@@ -114,8 +117,30 @@ fn unfit(whole: &Assembly, specs: &[VolumeSpec], e: ModuleError) -> Failure {
     })
 }
 
+/// Labels are read under the right to write them, and AoE gives that with the first write only: what was read before could be
+/// another's of long ago by then, and be written over newer ones.
+pub fn check_leaves(specs: &[VolumeSpec], is_written: bool) -> Outcome {
+    let mut leaves = specs.iter().flat_map(VolumeSpec::leaves);
+    match leaves.find(|leaf| is_written && matches!(leaf, VolumeSpec::Aoe(_))) {
+        Some(leaf) => Err(Failure::failed(format!(
+            "{leaf} cannot be written as a part with a label: by AoE nobody is granted that before the first write; use the \
+             export by tw:// or ebd://, or only read (--read-only)"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// The module makes of the parts what their labels say.
 fn check_size(whole: &Assembly, specs: &[VolumeSpec], children: &[Box<dyn Volume>]) -> Outcome {
+    for part in &whole.parts {
+        let block_bytes = children[part.place].geometry().block_bytes;
+        if !part.data_bytes.is_multiple_of(block_bytes.into()) {
+            let (spec, bytes) = (&specs[part.place], part.data_bytes);
+            return Err(Failure::failed(format!(
+                "{spec} has blocks of {block_bytes} bytes, and {bytes} bytes of data by its label: it was made by another program"
+            )));
+        }
+    }
     let parts = whole.parts.iter().map(|part| {
         let block_bytes = children[part.place].geometry().block_bytes;
         (part.data_bytes, block_bytes)

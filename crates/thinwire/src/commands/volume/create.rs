@@ -14,7 +14,7 @@ use crate::cli::VolumeCommon;
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::host::Host;
-use crate::labelled::bytes_of;
+use crate::labelled::{bytes_of, check_leaves};
 use crate::last_resort::catch_signals;
 use crate::open::{Ending, OpenVolume, VolumeOptions, let_go, let_go_failed, open_on};
 use crate::output;
@@ -109,7 +109,8 @@ fn create_one(
         Ok(whole) => end(&mut parts).map(|()| whole),
         Err(mut failure) => {
             if has_written {
-                failure.message += ". Its parts are half made: nobody takes them for a whole; make it again, with --force";
+                failure.message +=
+                    ". Its parts may be half made: make it again, with --force, before you use it";
             }
             parts.iter_mut().for_each(|part| let_go_failed(&mut **part, has_written));
             Err(failure)
@@ -138,6 +139,7 @@ fn label_all(
     signals: &Signals,
     has_written: &mut bool,
 ) -> Outcome<Option<JsonWhole>> {
+    check_leaves(volume.children, true)?;
     let (labels, seen) = read_labels(parts, signals)?;
     if !is_asked_for && assemble(&seen).is_ok() {
         return Ok(None);

@@ -202,7 +202,6 @@ fn options_are_the_modules() {
     );
 }
 
-/// There is one way to write a label.
 #[test]
 fn an_opening_has_its_number() {
     let zero = "0".repeat(32);
