@@ -151,7 +151,7 @@ impl AoeClient {
             debug_assert!(in_flight.all(|piece| self.due(piece) > self.now));
             return;
         }
-        let (mut late, mut is_loss) = (Vec::new(), false);
+        let mut late = Vec::new();
         self.first_due = FirstDue { at: Time::NEVER, timeout };
         for (&number, request) in &self.requests {
             for (at, piece) in request.pieces[..request.unsent].iter().enumerate() {
@@ -161,8 +161,6 @@ impl AoeClient {
                 let due = self.due(piece);
                 self.first_due.at = self.first_due.at.min(due);
                 if self.now >= due {
-                    // What was refused has arrived, as has the answer.
-                    is_loss |= piece.refused.is_none_or(|refusal| refusal.last < piece.sent);
                     late.push((number, at, piece.tries, piece.first));
                 }
             }
@@ -170,9 +168,8 @@ impl AoeClient {
         if late.is_empty() || self.now < self.again_after {
             return;
         }
-        if is_loss {
-            self.window.on_loss();
-        }
+        // Also of what was refused: all of that, again and again, would leave no room on the way for anybody else.
+        self.window.on_loss();
         // All of them together would be lost together, again and again.
         let (all, most) = (late.len(), self.window.frames() as usize);
         late.truncate(most);
