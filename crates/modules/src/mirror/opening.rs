@@ -233,12 +233,19 @@ impl Mirror {
         }
     }
 
-    /// What the bitmaps say is known: where a region was open, one leg is the truth.
+    /// What the bitmaps say is known: where a region was open, one leg is the truth. Never one that lacks what another has,
+    /// whatever its label says: the bits of a leg are clear before it is in sync.
     fn choose(&mut self) {
-        let current = self.in_sync;
-        let others = current & !lowest(current);
+        let (current, loaded) = (self.in_sync, std::mem::take(&mut self.resync.loaded));
+        let lacking = |byte: &u8| if byte & current == current { 0 } else { byte & current };
+        let behind = loaded.iter().fold(0, |legs, byte| legs | lacking(byte));
+        if current & !behind == 0 {
+            // Each has what another lacks: no mirror writes that.
+            return self.stop(ErrorKind::Io);
+        }
+        let others = current & !lowest(current & !behind);
         let mut is_unclean = false;
-        for (region, byte) in (0..).zip(std::mem::take(&mut self.resync.loaded)) {
+        for (region, byte) in (0..).zip(loaded) {
             let was_open = byte & current != 0;
             is_unclean |= was_open;
             let open = if was_open { others } else { 0 };

@@ -1,5 +1,6 @@
 //! How the legs stand, on record: a new generation in the labels of all legs in sync, before anything is completed that
-//! depends on it (rules 3 and 4); then, in the labels of legs that resync, that they do (rule 6).
+//! depends on it (rules 3 and 4); then in those of legs that become so; then, in those of legs that resync, that they do
+//! (rule 6).
 
 use thinwire_volume::ErrorKind;
 
@@ -15,6 +16,8 @@ enum Stage {
     Idle,
     /// Labels of legs in sync are being written.
     InSync,
+    /// Those of legs that become so: all others say so by now, and none of them is served without these any more.
+    Promoting,
     /// Those of legs that resync, and do not say so yet.
     Resyncing,
 }
@@ -90,9 +93,11 @@ impl Mirror {
         }
         let next = self.config.generations.draw();
         self.state.advance(next);
-        for leg in bits(self.in_sync | self.record.promoting) {
-            self.write_label(leg, self.state.clone());
-        }
+        self.write_state(self.in_sync);
+    }
+
+    fn write_state(&mut self, legs: u8) {
+        bits(legs).for_each(|leg| self.write_label(leg, self.state.clone()));
     }
 
     fn write_label(&mut self, leg: usize, state: MirrorState) {
@@ -125,33 +130,29 @@ impl Mirror {
 
     fn end_stage(&mut self, stage: Stage) {
         let failed = std::mem::take(&mut self.record.failed);
-        if stage == Stage::InSync {
-            let good = (self.in_sync | self.record.promoting) & !failed;
-            if good == 0 {
-                // What is not on record cannot be completed, now or later.
-                return self.stop(ErrorKind::Io);
-            }
-            if self.in_sync & good == 0 {
-                self.in_sync |= good;
-            }
+        if stage == Stage::InSync && self.in_sync & !failed == 0 {
+            // What is not on record cannot be completed, now or later. A leg that was to be in sync cannot step in: none
+            // that is says so.
+            return self.stop(ErrorKind::Io);
         }
         bits(failed).for_each(|leg| self.drop_leg(leg, false));
         if self.record.is_wanted {
             self.record.stage = Stage::Idle;
             return;
         }
-        if stage == Stage::InSync {
-            self.in_sync |= std::mem::take(&mut self.record.promoting);
-            self.record.stage = Stage::Resyncing;
-            let resyncing = (self.active | self.record.announced) & !self.in_sync;
-            for leg in bits(resyncing) {
-                self.mark(leg);
+        match stage {
+            Stage::InSync => {
+                self.record.stage = Stage::Promoting;
+                self.write_state(self.record.promoting);
             }
-            if self.record.pending != 0 || self.record.failed != 0 {
-                return;
+            Stage::Promoting => {
+                self.record.stage = Stage::Resyncing;
+                self.in_sync |= std::mem::take(&mut self.record.promoting);
+                let resyncing = (self.active | self.record.announced) & !self.in_sync;
+                bits(resyncing).for_each(|leg| self.mark(leg));
             }
+            Stage::Resyncing | Stage::Idle => self.end_record(),
         }
-        self.end_record();
     }
 
     /// Has a leg say that it is being copied to, if it does not.

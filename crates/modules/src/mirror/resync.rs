@@ -235,9 +235,13 @@ impl Mirror {
             }
         }
         self.resync.copied = copied;
+        if is_durable && self.regions.is_dirty() {
+            // A leg whose bits are set where those of another are clear would not be believed.
+            self.resync.wait_for(self.intent.next_batch());
+        }
     }
 
-    /// Legs that lack nothing are in sync, once that is on record.
+    /// Legs that lack nothing, also by the bitmaps, are in sync once that is on record.
     fn promote(&mut self, targets: u8) -> bool {
         if !self.intent.is_through(self.resync.waits_for) {
             return false;

@@ -1,7 +1,9 @@
 //! The mirror over disks that do as they are told, and over disks that crash.
 
+mod aftermath;
 mod crashes;
 mod disk;
+mod faults;
 mod world;
 
 use thinwire_buffer::{Pool, SegList, Time};

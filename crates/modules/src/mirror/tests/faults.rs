@@ -1,0 +1,57 @@
+//! What legs, clocks and crashes do to a mirror, one by one.
+
+use super::disk::{Disk, Fate};
+use super::world::{DISK_BYTES, Order, SMALL, World, differ, formatted, leg, state};
+use super::*;
+use LegState::{Behind, InSync};
+
+/// A leg that lacks something by what another one says is not the truth, whatever its label says.
+#[test]
+fn a_leg_that_lacks_something_is_not_the_truth() {
+    let open = |bits: [[u8; 2]; 2]| {
+        let of = |leg: usize| {
+            let mut content = formatted(leg, &state(9, &[InSync; 2]), bits[leg]);
+            let block = MIRROR_DATA_START / 4096 + SMALL;
+            content.insert(block, vec![leg as u8 + 1; 4096].into());
+            content
+        };
+        let mut world = World::open((0..2).map(of).collect(), Order::Turns, 1);
+        world.is_recording = false;
+        world.read(SMALL);
+        world.wait();
+        world
+    };
+    let mut world = open([[0, 0], [0, 0b01]]);
+    assert_eq!(world.reads[0].1[0], 2);
+    world.heal().unwrap();
+    assert_eq!(differ(&world.disks), None);
+    // Where a region was open, any may be.
+    assert_eq!(open([[0, 0b11], [0b11, 0]]).reads[0].1[0], 1);
+    // If none is, none is served.
+    assert_eq!(open([[0b10, 0], [0, 0b01]]).errors, 1);
+}
+
+/// The bits of a leg are clear on all legs before it is in sync.
+#[test]
+fn a_leg_is_in_sync_when_its_bits_say_so() {
+    let behind = state(9, &[InSync, Behind { at: [8; 16] }]);
+    let old = state(8, &[InSync; 2]);
+    let contents = vec![formatted(0, &behind, [0, 0b10]), formatted(1, &old, [0, 0])];
+    let mut world = World::open(contents, Order::Last(1), 1);
+    world.heal().unwrap();
+    let mut count = 0;
+    for moment in &world.moments {
+        let fates: Vec<_> =
+            moment.disks.iter().map(|disk| vec![Fate::Lost; disk.doubts()]).collect();
+        let contents: Vec<_> =
+            moment.disks.iter().zip(&fates).map(|(disk, fates)| disk.after(fates)).collect();
+        let says = leg(&Disk::new(DISK_BYTES, contents[0].clone())).unwrap().label.state;
+        if MirrorState::decode(&says).unwrap().legs == [InSync; 2] {
+            for content in contents {
+                assert_eq!(content[&(BITMAP_OFFSET / 4096)][64..66], [0, 0]);
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 4, "{count}");
+}
