@@ -29,7 +29,7 @@ pub(super) struct Leg {
     pub label: Label,
     /// What its own label says.
     pub own: MirrorState,
-    /// When its label began to be written, while it is.
+    /// While its label is being written: as of what else it is to answer.
     pub label_since: Option<Time>,
     /// What it counted when its events were last taken.
     pub events: u64,

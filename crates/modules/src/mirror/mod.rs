@@ -63,6 +63,8 @@ pub const LEG_LABEL_TOKEN: Token = Token::MAX;
 
 /// The name under which its own errors appear.
 const NAME: &str = "mirror";
+/// So much of what passes between two turns counts for a leg that does not answer.
+const TURN_MAX: Duration = Duration::from_secs(1);
 /// A poll that is never done would starve others: what is left comes with the next.
 const ROUNDS_MAX: usize = 16;
 
@@ -80,7 +82,8 @@ pub struct MirrorConfig {
     pub pool: Pool,
     /// Whoever asks has been told that legs that are missing may have newer data. Default: no.
     pub degraded: bool,
-    /// A leg that has not answered for so long is dropped, while another is in sync. 5 seconds by custom.
+    /// A leg that has not answered for so long, of which a turn counts for a second at most, is dropped, while another is
+    /// in sync. 5 seconds by custom.
     pub leg_timeout: Duration,
 }
 
@@ -112,6 +115,7 @@ enum MirrorCanary {
 struct Sub {
     leg: u8,
     job: u32,
+    /// By [`Mirror::counted`], at the first turn behind its submission; [`Time::NEVER`] before that.
     since: Time,
     /// The leg was dropped: nobody waits for it.
     is_orphan: bool,
@@ -207,6 +211,11 @@ pub struct Mirror {
     news: Vec<VolumeEvent>,
     news_count: u64,
     now: Time,
+    /// What has passed for legs that are to answer: of each turn no more than a second, since nobody looks while a process
+    /// stands still.
+    counted: Time,
+    /// A leg is late unless the next poll has its answer.
+    is_late: bool,
     reads: u64,
     /// Something was submitted below since that was polled.
     has_sent: bool,
@@ -226,7 +235,7 @@ impl Mirror {
     /// Hands an I/O to a leg, for a job. Its range is of that leg.
     #[inline]
     fn send(&mut self, leg: usize, job: u32, mut io: Io) {
-        let (since, is_orphan) = (self.now, false);
+        let (since, is_orphan) = (Time::NEVER, false);
         let Some(to) = &mut self.legs[leg] else { unreachable!("it is active") };
         io.token = self.subs.insert(Sub { leg: leg as u8, job, since, is_orphan }).into();
         to.outstanding += 1;
@@ -264,10 +273,8 @@ impl Mirror {
         let job = self.jobs.get_mut(sub.job);
         match &mut completion.result {
             Ok(()) => {
-                // Before the time was told nothing is known of how long it took.
-                let is_timed = sub.since > Time::ZERO;
-                if is_timed && matches!(job.io.op, Op::Read | Op::BlockStatus) {
-                    at.on_delay(self.now.since(sub.since).as_nanos() as u64);
+                if matches!(job.io.op, Op::Read | Op::BlockStatus) {
+                    at.on_delay(self.counted.since(sub.since).as_nanos() as u64);
                 }
                 job.data = completion.data;
                 job.extents = completion.extents;
@@ -424,6 +431,10 @@ impl Volume for Mirror {
                 inbox.drain(..).for_each(|completion| self.on_completion(leg, completion));
             }
             self.settle();
+            if std::mem::take(&mut self.is_late) {
+                self.drop_late();
+                self.settle();
+            }
             if !self.has_sent {
                 break;
             }
@@ -459,6 +470,7 @@ impl Volume for Mirror {
     }
 
     fn turn(&mut self, now: Time) -> Time {
+        self.counted = self.counted + now.since(self.now).min(TURN_MAX);
         self.now = self.now.max(now);
         let mut next = Time::NEVER;
         for leg in self.legs.iter_mut().flatten() {
@@ -467,10 +479,10 @@ impl Volume for Mirror {
         if self.stopped.is_some() {
             return next;
         }
-        next = next.min(self.check_answers());
+        next = next.min(self.time_answers());
         self.settle();
         // What the last poll or this call began has to be polled, and nobody else would say so.
-        let soon = if self.has_sent { now } else { Time::NEVER };
+        let soon = if self.has_sent || self.is_late { now } else { Time::NEVER };
         next.min(soon).min(self.next_close()).min(self.next_copy())
     }
 

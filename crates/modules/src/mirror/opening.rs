@@ -178,6 +178,8 @@ impl Mirror {
             news: Vec::new(),
             news_count: 0,
             now: Time::ZERO,
+            counted: Time::ZERO,
+            is_late: false,
             reads: 0,
             has_sent: false,
             canary: MirrorCanary::None,

@@ -2,6 +2,7 @@
 //! depends on it (rules 3 and 4); then in those of legs that become so; then, in those of legs that resync, that they do
 //! (rule 6).
 
+use thinwire_buffer::Time;
 use thinwire_volume::ErrorKind;
 
 use super::opening::Phase;
@@ -105,7 +106,7 @@ impl Mirror {
         at.label.state = state.encode();
         match at.labels.write(&at.label, &mut *at.volume) {
             Ok(()) => {
-                at.label_since = Some(self.now);
+                at.label_since = Some(Time::NEVER);
                 self.record.pending |= 1 << leg;
                 self.has_sent = true;
             }

@@ -3,7 +3,7 @@
 use thinwire_buffer::{SegList, Time};
 use thinwire_volume::{Completion, ErrorKind, IoError, Slab, VolumeEvent};
 
-use super::{LegState, Mirror, NAME, Task, bits};
+use super::{LegState, Mirror, NAME, TURN_MAX, Task, bits};
 
 impl Mirror {
     /// A leg may have lost what it had not flushed. If another has it, this one is resynced, and nobody need know.
@@ -129,21 +129,38 @@ impl Mirror {
         self.ripe.clear();
     }
 
-    /// Drops legs that have not answered for long. When the next may have.
-    pub(super) fn check_answers(&mut self) -> Time {
-        let (timeout, mut first) = (self.config.leg_timeout, Time::NEVER);
-        let mut late = 0_u8;
+    /// Begins to time what was submitted since the last turn, and sees whether a leg has not answered for long: it is dropped
+    /// if the next poll does not have its answer, either. When the next may have.
+    pub(super) fn time_answers(&mut self) -> Time {
+        let (now, mut first) = (self.counted, Time::NEVER);
+        let labels = self.legs.iter_mut().enumerate();
+        let labels = labels.filter_map(|(leg, at)| Some((leg, at.as_mut()?.label_since.as_mut()?)));
+        let subs = self.subs.iter_mut().filter(|(_, sub)| !sub.is_orphan);
+        let subs = subs.map(|(_, sub)| (usize::from(sub.leg), &mut sub.since));
+        for (leg, since) in labels.chain(subs) {
+            *since = now.min(*since);
+            // The last leg in sync may take as long as it likes.
+            if self.in_sync & !(1 << leg) != 0 {
+                first = first.min(*since + self.config.leg_timeout);
+            }
+        }
+        self.is_late = first <= now;
+        match first {
+            Time::NEVER => first,
+            _ => self.now + first.since(now).min(TURN_MAX),
+        }
+    }
+
+    /// Drops legs that have not answered for long, nor now that they were polled.
+    pub(super) fn drop_late(&mut self) {
+        let (timeout, now) = (self.config.leg_timeout, self.counted);
+        let is_late = |since: Time| since + timeout <= now;
         let labels = self.legs.iter().enumerate();
         let labels = labels.filter_map(|(leg, at)| Some((leg, at.as_ref()?.label_since?)));
         let subs = self.subs.iter_mut().filter(|(_, sub)| !sub.is_orphan);
         let subs = subs.map(|(_, sub)| (usize::from(sub.leg), sub.since));
-        for (leg, since) in labels.chain(subs) {
-            match since + timeout <= self.now {
-                true => late |= 1 << leg,
-                false => first = first.min(since + timeout),
-            }
-        }
+        let late = labels.chain(subs).filter(|(_, since)| is_late(*since));
+        let late = late.fold(0_u8, |late, (leg, _)| late | 1 << leg);
         bits(late).for_each(|leg| self.drop_if_spare(leg, false));
-        first
     }
 }

@@ -55,3 +55,63 @@ fn a_leg_is_in_sync_when_its_bits_say_so() {
     }
     assert!(count > 4, "{count}");
 }
+
+/// Time in which nobody looked does not count for what a leg has not answered: neither before the mirror was told of it, nor
+/// when nothing was asked, nor when the process stood still.
+#[test]
+fn no_leg_is_late_when_nobody_has_looked() {
+    let contents = (0..2).map(|leg| formatted(leg, &state(9, &[InSync; 2]), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    let answer = |world: &mut World| {
+        while world.step() {}
+        world.turn();
+        assert_eq!(standing(world), [InSync; 2]);
+    };
+    let hours = Duration::from_secs(7200);
+    // It is opened late in the life of a process.
+    world.now = world.now + hours;
+    world.write(SMALL, 1, 1, false);
+    world.turn();
+    answer(&mut world);
+    world.pass(9);
+    // Nothing was asked.
+    world.now = world.now + hours;
+    world.write(SMALL, 1, 2, false);
+    world.turn();
+    answer(&mut world);
+    // It stood still, and answers came meanwhile; also if the time was up but for that.
+    for seconds in [0, 4] {
+        world.write(SMALL, 1, 3, false);
+        world.turn();
+        for _ in 0..seconds {
+            world.now = world.now + Duration::from_secs(1);
+            world.turn();
+        }
+        world.disks.iter().for_each(|disk| (0..disk.queued()).for_each(|_| disk.execute(0)));
+        world.now = world.now + hours;
+        world.turn();
+        answer(&mut world);
+    }
+    assert_eq!(world.errors, 0);
+}
+
+/// Whoever is asked when to come again is not kept busy by the last leg that hangs.
+#[test]
+fn the_last_leg_may_take_its_time() {
+    let contents = (0..2).map(|leg| formatted(leg, &state(9, &[InSync; 2]), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    world.disks[1].fail(Some(ErrorKind::Away));
+    world.read(0);
+    world.wait();
+    world.pass(3);
+    world.read(SMALL);
+    for _ in 0..20 {
+        world.turn();
+        world.now = world.now + Duration::from_secs(1);
+    }
+    assert_eq!(world.mirror.turn(world.now), Time::NEVER);
+    world.wait();
+    assert_eq!(world.errors, 0);
+}
