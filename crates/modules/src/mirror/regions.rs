@@ -49,10 +49,11 @@ pub(super) struct Regions {
     ended: u64,
     /// No region can be closed before.
     next_close: Time,
-    /// The region that is being copied, and whether what was read of it does not count any more.
+    /// The region that is being copied, to which legs, and whether what was read of it does not count any more.
     watched: Option<u32>,
+    watchers: u8,
     is_spoiled: bool,
-    /// Below this no leg lacks what it has not got.
+    /// Below this no leg lacks what it has not got, but for what was passed over.
     first_uncopied: u32,
 }
 
@@ -73,6 +74,7 @@ impl Regions {
             ended: 0,
             next_close: Time::NEVER,
             watched: None,
+            watchers: 0,
             is_spoiled: false,
             first_uncopied: 0,
         }
@@ -193,11 +195,15 @@ impl Regions {
     /// These legs lack something of a region: whatever they have got of it before does not count.
     pub fn add_stale(&mut self, region: u32, legs: u8) {
         let stale = &mut self.stale[region as usize];
+        let copied = &mut self.copied[region as usize];
         let new = legs & !*stale;
+        if new | legs & *copied != 0 {
+            self.first_uncopied = self.first_uncopied.min(region);
+        }
         *stale |= legs;
-        self.copied[region as usize] &= !legs;
-        self.is_spoiled |= self.watched == Some(region);
-        self.first_uncopied = self.first_uncopied.min(region);
+        *copied &= !legs;
+        // A leg that is away lacks more by each write, and nobody copies to it.
+        self.is_spoiled |= self.watched == Some(region) && self.watchers & legs != 0;
         if new != 0 {
             bits(new).for_each(|leg| self.stale_counts[leg] += 1);
             // If it is open its bits are set already.
@@ -259,6 +265,7 @@ impl Regions {
         };
         let next = (self.first_uncopied..self.count()).find(lacks);
         (self.watched, self.is_spoiled) = (next, false);
+        self.watchers = next.map_or(0, |region| self.stale[region as usize] & legs);
         self.first_uncopied = next.unwrap_or(self.count());
         next
     }
@@ -268,7 +275,7 @@ impl Regions {
         self.first_uncopied = 0;
     }
 
-    /// A leg began to lack something of the region that is watched.
+    /// A leg that it is copied to began to lack something of the region that is watched.
     pub fn is_spoiled(&self) -> bool {
         self.is_spoiled
     }

@@ -82,10 +82,12 @@ fn what_a_leg_lacks_stays_when_a_region_is_closed() {
 
 #[test]
 fn what_changes_while_it_is_copied_is_copied_again() {
-    let mut regions = Regions::new(10 * MIB, 20, 2);
+    let mut regions = Regions::new(10 * MIB, 20, 3);
     regions.add_stale(3, 0b10);
     assert_eq!(regions.next_uncopied(0b10), Some(3));
     assert!(!regions.is_spoiled());
+    regions.add_stale(3, 0b100);
+    assert!(!regions.is_spoiled(), "another leg");
     regions.add_stale(2, 0b10);
     assert!(!regions.is_spoiled(), "another one");
     regions.add_stale(3, 0b10);

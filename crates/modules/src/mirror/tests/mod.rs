@@ -4,6 +4,7 @@ mod aftermath;
 mod crashes;
 mod disk;
 mod faults;
+mod resyncs;
 mod world;
 
 use thinwire_buffer::{Pool, SegList, Time};

@@ -1,0 +1,39 @@
+//! Resyncs that something stands in the way of.
+
+use super::world::{Order, World, differ, formatted, state};
+use super::*;
+use LegState::{Behind, InSync};
+
+fn three() -> World {
+    let contents = (0..3).map(|leg| formatted(leg, &state(9, &[InSync; 3]), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    world
+}
+
+/// Somebody writes into the region that is being copied, and a leg is away that is not copied to.
+#[test]
+fn a_resync_ends_beside_a_writer_when_another_leg_is_away() {
+    let mut world = three();
+    for disk in [2, 1] {
+        world.disks[disk].fail(Some(ErrorKind::NoSpace));
+        world.write(disk as u64, 1, 1, false);
+        world.wait();
+    }
+    world.pass(1);
+    world.bring_back(1);
+    let mut count = 0_u8;
+    while standing(&world)[1] != InSync {
+        count += 1;
+        assert!(count < 200, "it never ends");
+        world.write(3, 1, count, false);
+        world.wait();
+        world.now = world.now + Duration::from_millis(25);
+        world.turn();
+        world.steps(3);
+    }
+    assert!(matches!(standing(&world)[2], Behind { .. }));
+    world.bring_back(2);
+    world.heal().unwrap();
+    assert_eq!(differ(&world.disks), None);
+}
