@@ -270,7 +270,14 @@ impl Regions {
         next
     }
 
-    /// Looks at all of them again: other legs count.
+    /// What lies behind the region that was watched comes first.
+    pub fn pass_over(&mut self, region: u32) {
+        if self.first_uncopied == region {
+            self.first_uncopied += 1;
+        }
+    }
+
+    /// Looks at all of them again: other legs count, or what was passed over.
     pub fn look_again(&mut self) {
         self.first_uncopied = 0;
     }

@@ -53,6 +53,8 @@ pub(super) struct Resync {
     /// Regions that were copied, and not flushed.
     copied: Vec<u32>,
     is_settling: bool,
+    /// Regions were passed over that could not be read: they are tried again once all others are through, and settled.
+    has_passed: bool,
     retry_at: Time,
 }
 
@@ -89,7 +91,14 @@ impl Mirror {
             self.settle_copied();
             return true;
         }
-        self.promote(targets)
+        if self.promote(targets) {
+            return true;
+        }
+        if std::mem::take(&mut self.resync.has_passed) {
+            self.resync.retry_at = self.now + RETRY_AFTER;
+            self.regions.look_again();
+        }
+        false
     }
 
     /// Begins the next copy of the region.
@@ -182,8 +191,8 @@ impl Mirror {
             return false;
         }
         if region.has_failed {
-            self.resync.retry_at = self.now + RETRY_AFTER;
-            self.regions.look_again();
+            self.resync.has_passed = true;
+            self.regions.pass_over(region.number);
         } else if !self.regions.is_spoiled() {
             self.regions.set_copied(region.number, region.targets & self.active);
             self.resync.copied.push(region.number);

@@ -97,6 +97,8 @@ struct Inner {
     is_prompt: bool,
     fails: Option<ErrorKind>,
     fails_reads: bool,
+    /// No read of this one succeeds.
+    bad_block: Option<u64>,
     losses: u64,
     news: Vec<VolumeEvent>,
 }
@@ -119,6 +121,7 @@ impl Disk {
             is_prompt: false,
             fails: None,
             fails_reads: false,
+            bad_block: None,
             losses: 0,
             news: Vec::new(),
         })))
@@ -136,6 +139,11 @@ impl Disk {
     /// From now on reads of data fail, or not.
     pub fn fail_reads(&self, fails: bool) {
         self.0.borrow_mut().fails_reads = fails;
+    }
+
+    /// From now on this block cannot be read, or all can.
+    pub fn fail_block(&self, block: Option<u64>) {
+        self.0.borrow_mut().bad_block = block;
     }
 
     /// Loses what it has not flushed, and says so.
@@ -203,8 +211,10 @@ impl Disk {
 impl Inner {
     fn execute(&mut self, number: u64, io: Io) {
         let mut completion = Completion::new(io.token, Ok(()));
+        let is_of = |block| (io.offset / BLOCK..(io.offset + io.len) / BLOCK).contains(&block);
         let has_failed = self.fails.is_some()
-            || (self.fails_reads && io.op == Op::Read && io.offset >= 1536 << 10);
+            || (self.fails_reads && io.op == Op::Read && io.offset >= 1536 << 10)
+            || (io.op == Op::Read && self.bad_block.is_some_and(is_of));
         match io.op {
             _ if has_failed => {
                 let kind = self.fails.unwrap_or(ErrorKind::Io);
