@@ -131,6 +131,8 @@ struct Job {
     /// Legs that have done their part, and that have failed some of it.
     ok: u8,
     failed: u8,
+    /// Of those that failed it, the ones that cannot do such a thing: it is no fault of their blocks.
+    unable: u8,
     /// The first thing that went wrong.
     error: Option<IoError>,
     data: SegList,
@@ -246,7 +248,8 @@ impl Mirror {
 
     fn new_job(&mut self, task: Task, io: Io) -> u32 {
         let (data, extents) = (SegList::new(), Vec::new());
-        let job = Job { task, io, pending: 0, ok: 0, failed: 0, error: None, data, extents };
+        let (ok, failed, unable) = (0, 0, 0);
+        let job = Job { task, io, pending: 0, ok, failed, unable, error: None, data, extents };
         self.jobs.insert(job)
     }
 
@@ -294,6 +297,7 @@ impl Mirror {
             Err(error) => {
                 job.failed |= bit;
                 job.ok &= !bit;
+                job.unable |= if error.kind == ErrorKind::Unsupported { bit } else { 0 };
                 _ = job.error.get_or_insert(error);
             }
         }

@@ -324,12 +324,14 @@ impl Mirror {
         }
         let own = state_of(leg, &at)?;
         let (label, geometry) = (&at.label, at.volume.geometry());
+        // It can do what has been promised; a discard writes zeroes.
         let fits = label.whole == self.whole
             && label.whole_bytes / u64::from(self.geometry.block_bytes)
                 == self.geometry.bytes / u64::from(self.geometry.block_bytes)
             && geometry.block_bytes <= self.geometry.block_bytes
             && geometry.io_bytes_max >= self.geometry.io_bytes_max
             && (geometry.features.write_zeroes || !self.geometry.features.write_zeroes)
+            && (geometry.features.block_status || !self.geometry.features.block_status)
             && !geometry.features.read_only;
         if !fits {
             return unfit("is no leg of this mirror as it is open");

@@ -170,7 +170,7 @@ impl Mirror {
             return self.tell(&job.io, Completion::new(token, Err(error)));
         }
         // What another leg has served is written where it could not be read.
-        for leg in bits(job.failed & self.in_sync) {
+        for leg in bits(job.failed & !job.unable & self.in_sync) {
             let is_bad = self.legs[leg].as_mut().is_some_and(Leg::on_read_error);
             match is_bad {
                 true => self.drop_if_spare(leg, false),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use thinwire_buffer::{Pool, SegList};
 use thinwire_volume::{
-    Completion, ErrorKind, Features, Geometry, Identity, Io, Op, Volume, VolumeEvent,
+    Completion, ErrorKind, Extent, Features, Geometry, Identity, Io, Op, Volume, VolumeEvent,
 };
 
 pub const BLOCK: u64 = 4096;
@@ -99,6 +99,9 @@ struct Inner {
     fails_reads: bool,
     /// No read of this one succeeds.
     bad_block: Option<u64>,
+    /// It says that it knows what holds data, and whether it does.
+    claims_status: bool,
+    knows_status: bool,
     losses: u64,
     news: Vec<VolumeEvent>,
 }
@@ -122,6 +125,8 @@ impl Disk {
             fails: None,
             fails_reads: false,
             bad_block: None,
+            claims_status: false,
+            knows_status: false,
             losses: 0,
             news: Vec::new(),
         })))
@@ -144,6 +149,12 @@ impl Disk {
     /// From now on this block cannot be read, or all can.
     pub fn fail_block(&self, block: Option<u64>) {
         self.0.borrow_mut().bad_block = block;
+    }
+
+    /// From now on it claims to know what holds data, and does, or not.
+    pub fn claim_status(&self, claims: bool, knows: bool) {
+        let inner = &mut *self.0.borrow_mut();
+        (inner.claims_status, inner.knows_status) = (claims, knows);
     }
 
     /// Loses what it has not flushed, and says so.
@@ -242,6 +253,12 @@ impl Inner {
                     self.settle(|doubt| doubt.number == number);
                 }
             }
+            Op::BlockStatus if self.knows_status => {
+                completion.extents = vec![Extent { len: io.len, hole: false, zero: false }];
+            }
+            Op::BlockStatus => {
+                completion.result = Err(io.error(ErrorKind::Unsupported, "disk"));
+            }
             other => panic!("{other}"),
         }
         self.ready.push(completion);
@@ -287,8 +304,9 @@ impl Inner {
 
 impl Volume for Disk {
     fn geometry(&self) -> Geometry {
+        let block_status = self.0.borrow().claims_status;
         let features =
-            Features { read_only: false, discard: true, write_zeroes: true, block_status: false };
+            Features { read_only: false, discard: true, write_zeroes: true, block_status };
         Geometry {
             bytes: self.0.borrow().bytes,
             block_bytes: BLOCK as u32,

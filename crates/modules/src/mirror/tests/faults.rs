@@ -1,7 +1,7 @@
 //! What legs, clocks and crashes do to a mirror, one by one.
 
 use super::disk::{Disk, Fate};
-use super::world::{DISK_BYTES, Order, SMALL, World, differ, formatted, leg, state};
+use super::world::{DISK_BYTES, Order, SMALL, World, config, differ, formatted, leg, state};
 use super::*;
 use LegState::{Behind, InSync};
 
@@ -114,4 +114,51 @@ fn the_last_leg_may_take_its_time() {
     assert_eq!(world.mirror.turn(world.now), Time::NEVER);
     world.wait();
     assert_eq!(world.errors, 0);
+}
+
+/// Legs that know what holds data, or claim to.
+fn two_with_status(knows: [bool; 2]) -> World {
+    let disks: Vec<_> = (0..2)
+        .map(|leg| Disk::new(DISK_BYTES, formatted(leg, &state(9, &[InSync; 2]), [0, 0])))
+        .collect();
+    disks.iter().zip(knows).for_each(|(disk, knows)| disk.claim_status(true, knows));
+    let mirror = Mirror::open(disks.iter().map(leg).collect(), config(20, false)).unwrap();
+    let mut world = World::new(mirror, disks, Order::Turns, 1);
+    world.is_recording = false;
+    world
+}
+
+/// What a leg does not do at all is no fault of its blocks.
+#[test]
+fn what_a_leg_does_not_support_is_no_read_error() {
+    let mut world = two_with_status([false, true]);
+    world.turn();
+    world.steps(4);
+    for token in 1000..1060 {
+        world.mirror.submit(Io::new(token, Op::BlockStatus, 0, 4096));
+        let mut done = Vec::new();
+        while done.is_empty() {
+            world.disks.iter().for_each(|disk| (0..disk.queued()).for_each(|_| disk.execute(0)));
+            world.mirror.poll(&mut done);
+        }
+        assert_eq!((done[0].result, done[0].extents.len()), (Ok(()), 1));
+    }
+    assert_eq!(standing(&world), [InSync; 2]);
+}
+
+/// What the mirror has promised every leg can do.
+#[test]
+fn a_leg_that_can_do_less_is_not_taken_back() {
+    let mut world = two_with_status([true, true]);
+    world.disks[1].fail(Some(ErrorKind::Away));
+    world.write(SMALL, 1, 1, false);
+    world.wait();
+    world.disks[1].fail(None);
+    world.disks[1].claim_status(false, false);
+    world.mirror.give_up_leg(1).unwrap();
+    world.disks[1].abandon();
+    let refused = world.mirror.return_leg(1, leg(&world.disks[1]).unwrap()).unwrap_err();
+    assert!(refused.to_string().contains("no leg of this mirror as it is open"), "{refused}");
+    world.disks[1].claim_status(true, true);
+    world.mirror.return_leg(1, leg(&world.disks[1]).unwrap()).unwrap();
 }
