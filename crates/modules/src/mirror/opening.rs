@@ -352,6 +352,12 @@ impl Mirror {
         self.resync.full |= u8::from(*extent == ResyncExtent::Full) << leg;
         self.record.joining |= 1 << leg;
         self.legs[leg] = Some(Leg::new(at, own));
+        // What it had not done when it was dropped it is to get by the resync, and does not drop it again.
+        let others = !(1 << leg);
+        for (_, job) in self.jobs.iter_mut() {
+            (job.ok, job.failed, job.unable) =
+                (job.ok & others, job.failed & others, job.unable & others);
+        }
         self.settle();
         Ok(())
     }

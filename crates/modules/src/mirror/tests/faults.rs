@@ -3,7 +3,7 @@
 use super::disk::{Disk, Fate};
 use super::world::{DISK_BYTES, Order, SMALL, World, config, differ, formatted, leg, state};
 use super::*;
-use LegState::{Behind, InSync};
+use LegState::{Behind, InSync, Resyncing};
 
 /// A leg that lacks something by what another one says is not the truth, whatever its label says.
 #[test]
@@ -116,6 +116,15 @@ fn the_last_leg_may_take_its_time() {
     assert_eq!(world.errors, 0);
 }
 
+fn two() -> World {
+    let contents = (0..2).map(|leg| formatted(leg, &state(9, &[InSync; 2]), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    world.write(SMALL, 1, 1, false);
+    world.wait();
+    world
+}
+
 /// Legs that know what holds data, or claim to.
 fn two_with_status(knows: [bool; 2]) -> World {
     let disks: Vec<_> = (0..2)
@@ -161,4 +170,33 @@ fn a_leg_that_can_do_less_is_not_taken_back() {
     assert!(refused.to_string().contains("no leg of this mirror as it is open"), "{refused}");
     world.disks[1].claim_status(true, true);
     world.mirror.return_leg(1, leg(&world.disks[1]).unwrap()).unwrap();
+}
+
+/// Does all that disks have to do, but for the first thing that one of them has.
+fn all_but_first(world: &mut World, slow: usize) {
+    for _ in 0..200 {
+        for (at, disk) in world.disks.iter().enumerate() {
+            let kept = usize::from(at == slow);
+            (kept..disk.queued()).for_each(|_| disk.execute(kept));
+        }
+        world.turn();
+    }
+}
+
+/// A write that a leg has not done by the time it was dropped does not drop it again when it is back.
+#[test]
+fn a_leg_that_is_back_is_not_dropped_by_what_was_before() {
+    let mut world = two();
+    world.write(SMALL, 1, 2, false);
+    world.disks[1].fail(Some(ErrorKind::Away));
+    all_but_first(&mut world, 0);
+    assert!(matches!(standing(&world)[1], Behind { .. }));
+    world.bring_back(1);
+    all_but_first(&mut world, 0);
+    assert!(matches!(standing(&world)[1], Resyncing { .. }), "{:?}", standing(&world));
+    world.disks[0].execute(0);
+    world.turn();
+    assert!(matches!(standing(&world)[1], Resyncing { .. }), "{:?}", standing(&world));
+    world.heal().unwrap();
+    assert_eq!((differ(&world.disks), world.errors), (None, 0));
 }
