@@ -256,21 +256,21 @@ impl Mirror {
     /// A leg has completed something.
     fn on_completion(&mut self, leg: usize, mut completion: Completion) {
         let Some(at) = &mut self.legs[leg] else { return };
+        let result = completion.result;
         if completion.token == LEG_LABEL_TOKEN {
-            // Of a leg that was dropped: its label is to stay as it is.
-            if at.label_since.is_none() {
-                return;
-            }
-            if let Some(ended) = at.labels.on_completion(completion, &mut *at.volume) {
+            // Of a leg that was dropped its label is to stay as it is.
+            if at.label_since.is_some()
+                && let Some(ended) = at.labels.on_completion(completion, &mut *at.volume)
+            {
                 self.on_label(leg, ended);
             }
             self.has_sent = true;
-            return;
+            return self.on_last_word(leg, result);
         }
         let Some(sub) = self.subs.remove(completion.token) else { return };
         at.outstanding -= 1;
         if sub.is_orphan {
-            return;
+            return self.on_last_word(leg, result);
         }
         let data_start = at.label.data_start;
         let job = self.jobs.get_mut(sub.job);
@@ -307,12 +307,8 @@ impl Mirror {
             self.tell_early(id);
         }
         match result {
-            // Another writer has it: nothing may be written any more, to any leg.
-            Err(error) if error.kind == ErrorKind::Fenced => self.stop(error.kind),
-            Err(error) if is_final(error.kind) => {
-                self.drop_if_spare(leg, error.kind == ErrorKind::ContentChanged);
-            }
-            _ => {}
+            Err(error) if is_final(error.kind) => self.drop_if_spare(leg, false),
+            _ => self.on_last_word(leg, result),
         }
     }
 
@@ -395,10 +391,9 @@ impl Mirror {
     }
 }
 
-/// Errors after which a leg has nothing more to say.
+/// Errors after which a leg is not there.
 fn is_final(kind: ErrorKind) -> bool {
-    use ErrorKind::{Away, ContentChanged, OutcomeUnknown, ShuttingDown};
-    matches!(kind, Away | ContentChanged | OutcomeUnknown | ShuttingDown)
+    matches!(kind, ErrorKind::Away | ErrorKind::OutcomeUnknown | ErrorKind::ShuttingDown)
 }
 
 impl Volume for Mirror {

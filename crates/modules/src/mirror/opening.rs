@@ -299,7 +299,7 @@ impl Mirror {
 
     /// Gives up a leg that was dropped, as a whole: what it has outstanding is nobody's. None if it is in use, or not there.
     pub fn give_up_leg(&mut self, leg: usize) -> Option<Box<dyn Volume>> {
-        if (self.active | self.record.joining) >> leg & 1 == 1 {
+        if !self.is_given_up(leg) {
             return None;
         }
         let gone = self.legs.get_mut(leg)?.take()?;

@@ -24,6 +24,28 @@ impl Mirror {
         self.demote(leg);
     }
 
+    /// What an error says of more than of what was asked for, whatever that was: a label, or what nobody waits for any more.
+    pub(super) fn on_last_word(&mut self, leg: usize, result: Result<(), IoError>) {
+        match result.map_err(|error| error.kind) {
+            // Another writer has it: nothing may be written any more, to any leg.
+            Err(ErrorKind::Fenced) => self.stop(ErrorKind::Fenced),
+            // One that was dropped before it said so is not to be copied to, either.
+            Err(ErrorKind::ContentChanged) => match self.state.legs[leg] {
+                LegState::Behind { at } if self.is_given_up(leg) => {
+                    self.state.legs[leg] = LegState::Failed { at };
+                    self.record.want();
+                }
+                _ => self.drop_if_spare(leg, true),
+            },
+            _ => {}
+        }
+    }
+
+    /// Nothing is done with a leg, nor about to be.
+    pub(super) fn is_given_up(&self, leg: usize) -> bool {
+        (self.active | self.record.joining) >> leg & 1 == 0
+    }
+
     /// Drops a leg that cannot be used, if there is another.
     pub(super) fn drop_if_spare(&mut self, leg: usize, has_failed: bool) {
         let bit = 1 << leg;
@@ -36,11 +58,11 @@ impl Mirror {
     /// outstanding has failed there, however it ends.
     pub(super) fn drop_leg(&mut self, leg: usize, has_failed: bool) {
         let bit = 1 << leg;
-        let Some(at) = &mut self.legs[leg] else { return };
         debug_assert!(self.in_sync & !bit != 0, "the last leg in sync");
-        if (self.active | self.record.joining) & bit == 0 {
+        if self.is_given_up(leg) {
             return;
         }
+        let Some(at) = &mut self.legs[leg] else { return };
         let left = at.own.generation;
         at.label_since = None;
         if self.record.joining & !self.record.announced & bit != 0 {

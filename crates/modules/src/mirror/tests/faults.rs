@@ -3,7 +3,7 @@
 use super::disk::{Disk, Fate};
 use super::world::{DISK_BYTES, Order, SMALL, World, config, differ, formatted, leg, state};
 use super::*;
-use LegState::{Behind, InSync, Resyncing};
+use LegState::{Behind, Failed, InSync, Resyncing};
 
 /// A leg that lacks something by what another one says is not the truth, whatever its label says.
 #[test]
@@ -199,4 +199,60 @@ fn a_leg_that_is_back_is_not_dropped_by_what_was_before() {
     assert!(matches!(standing(&world)[1], Resyncing { .. }), "{:?}", standing(&world));
     world.heal().unwrap();
     assert_eq!((differ(&world.disks), world.errors), (None, 0));
+}
+
+/// Who is fenced when a label is written is fenced.
+#[test]
+fn a_label_that_is_fenced_stops_the_mirror() {
+    let mut world = two();
+    world.disks[1].fail(Some(ErrorKind::NoSpace));
+    world.write(SMALL, 1, 2, false);
+    while world.disks[0].writes() == 0
+        || world.mirror.legs[0].as_ref().unwrap().label_since.is_none()
+    {
+        assert!(world.step());
+    }
+    world.disks[0].fail(Some(ErrorKind::Fenced));
+    world.wait();
+    assert_eq!((world.mirror.stopped, world.errors), (Some(ErrorKind::Fenced), 1));
+}
+
+/// Nor is one with other content written any more that says so by a label.
+#[test]
+fn a_label_on_other_content_fails_the_leg() {
+    let contents = (0..3).map(|leg| formatted(leg, &state(9, &[InSync; 3]), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    world.disks[2].fail(Some(ErrorKind::NoSpace));
+    world.write(SMALL, 1, 2, false);
+    while world.mirror.legs[1].as_ref().unwrap().label_since.is_none() {
+        world.turn();
+        assert!(world.step());
+    }
+    world.disks[1].fail(Some(ErrorKind::ContentChanged));
+    world.wait();
+    assert!(matches!(standing(&world)[1], Failed { .. }), "{:?}", standing(&world));
+    assert_eq!(world.errors, 0);
+}
+
+/// What a leg says that was dropped already.
+#[test]
+fn the_last_word_of_a_leg_counts() {
+    for kind in [ErrorKind::Fenced, ErrorKind::ContentChanged, ErrorKind::Io] {
+        let mut world = two();
+        world.write(SMALL, 1, 2, false);
+        for _ in 0..7 {
+            (0..world.disks[0].queued()).for_each(|_| world.disks[0].execute(0));
+            world.now = world.now + Duration::from_secs(1);
+            world.turn();
+        }
+        assert!(matches!(standing(&world)[1], Behind { .. }));
+        world.disks[1].fail(Some(kind));
+        world.disks[1].execute(0);
+        world.turn();
+        let stopped = (kind == ErrorKind::Fenced).then_some(kind);
+        assert_eq!(world.mirror.stopped, stopped);
+        let is_failed = matches!(standing(&world)[1], Failed { .. });
+        assert_eq!(is_failed, kind == ErrorKind::ContentChanged);
+    }
 }
