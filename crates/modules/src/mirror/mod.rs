@@ -126,6 +126,8 @@ struct Job {
     task: Task,
     /// Of a user as it came, but for the payload once that was handed down. Of a copy, its range.
     io: Io,
+    /// Of a user's write, so many bytes have been handed down.
+    sent: u64,
     /// I/Os at legs that have not ended.
     pending: u32,
     /// Legs that have done their part, and that have failed some of it.
@@ -249,7 +251,8 @@ impl Mirror {
     fn new_job(&mut self, task: Task, io: Io) -> u32 {
         let (data, extents) = (SegList::new(), Vec::new());
         let (ok, failed, unable) = (0, 0, 0);
-        let job = Job { task, io, pending: 0, ok, failed, unable, error: None, data, extents };
+        let (pending, sent) = (0, 0);
+        let job = Job { task, io, sent, pending, ok, failed, unable, error: None, data, extents };
         self.jobs.insert(job)
     }
 

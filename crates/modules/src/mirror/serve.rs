@@ -5,6 +5,10 @@ use thinwire_volume::{Completion, ErrorKind, Io, IoError, Op};
 use super::legs::{Leg, quickest};
 use super::{Job, Mirror, MirrorCanary, NAME, Task, bits};
 
+/// Zeroes are written in pieces of so many bytes, one after the other: a leg answers in time for each, and for what else it is
+/// asked meanwhile, however many they are. Few in tests, whose disks are small.
+pub(super) const ZEROES_MAX: u64 = if cfg!(test) { 256 << 10 } else { 8 << 20 };
+
 /// Where legs may differ after all of them have failed something.
 #[derive(Clone, Copy)]
 pub(super) enum Doubt {
@@ -88,19 +92,24 @@ impl Mirror {
         }
     }
 
-    /// A write goes to all legs that get what is written: the bits that tell of it are durable there.
+    /// A write goes to all legs that get what is written, or the next piece of it: the bits that tell of it are durable there.
     pub(super) fn send_write(&mut self, id: u32) {
         let (active, job) = (self.active, self.jobs.get_mut(id));
-        let Io { op, flags, offset, len, .. } = job.io;
+        let Io { op, flags, mut offset, mut len, .. } = job.io;
         let data = std::mem::take(&mut job.io.data);
+        let sent = job.sent;
         // All legs read the same afterwards, which a discard does not promise.
         let op = if op == Op::Discard { Op::WriteZeroes } else { op };
+        job.sent = if op == Op::WriteZeroes { len.min(sent + ZEROES_MAX) } else { len };
+        let to_send = job.sent - sent;
         let lacking = self.regions.all() & !active;
-        if lacking != 0 {
+        // All of it is open: legs that are dropped later lack it by that.
+        if lacking != 0 && sent == 0 {
             for region in self.regions.of(offset, len) {
                 self.regions.add_stale(region, lacking);
             }
         }
+        (offset, len) = (offset + sent, to_send);
         for leg in bits(active) {
             let data = data.clone();
             self.send_data(leg, id, Io { flags, data, ..Io::new(0, op, offset, len) });
@@ -128,6 +137,13 @@ impl Mirror {
     }
 
     fn finish_write(&mut self, id: u32) {
+        let job = self.jobs.get_mut(id);
+        if job.sent < job.io.len && job.ok & self.in_sync != 0 {
+            let failed = job.failed & self.active;
+            (job.ok, job.failed, job.unable, job.error) = (0, 0, 0, None);
+            bits(failed).for_each(|leg| self.drop_if_spare(leg, false));
+            return self.send_write(id);
+        }
         let Some(job) = self.jobs.remove(id.into()) else { return };
         let Io { token, offset, len, .. } = job.io;
         let result = self.judge(job.ok, job.failed, job.error, Doubt::Range { offset, len });

@@ -170,6 +170,13 @@ impl Disk {
         self.0.borrow().queue.len()
     }
 
+    /// Where and how long what was submitted is, of one kind.
+    pub fn queued_of(&self, op: Op) -> Vec<(u64, u64)> {
+        let inner = self.0.borrow();
+        let of = inner.queue.iter().filter(|(_, io)| io.op == op);
+        of.map(|(_, io)| (io.offset, io.len)).collect()
+    }
+
     /// Takes what was submitted, as it is.
     pub fn take(&self) -> Vec<Io> {
         self.0.borrow_mut().queue.drain(..).map(|(_, io)| io).collect()

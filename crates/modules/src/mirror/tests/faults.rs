@@ -256,3 +256,44 @@ fn the_last_word_of_a_leg_counts() {
         assert_eq!(is_failed, kind == ErrorKind::ContentChanged);
     }
 }
+
+/// Many zeroes take long, and no leg is dropped for that; one that fails them half-way is.
+#[test]
+fn zeroes_are_written_in_pieces() {
+    for fails in [false, true] {
+        let mut world = two();
+        (0..4).for_each(|nth| world.write(nth * 64, 1, 7, false));
+        world.wait();
+        world.zero(0, 256);
+        for piece in 0..4 {
+            for disk in &world.disks {
+                let len = 256 << 10;
+                let one = (MIRROR_DATA_START + piece * len, len);
+                assert_eq!(disk.queued_of(Op::WriteZeroes), [one]);
+            }
+            for _ in 0..4 {
+                world.turn();
+                world.now = world.now + Duration::from_secs(1);
+            }
+            world.disks.iter().for_each(|disk| (0..disk.queued()).for_each(|_| disk.execute(0)));
+            world.turn();
+            if fails && piece == 1 {
+                break;
+            }
+        }
+        if fails {
+            world.disks[1].fail(Some(ErrorKind::NoSpace));
+        }
+        world.wait();
+        assert_eq!(world.errors, 0);
+        assert_eq!(standing(&world)[1] == InSync, !fails);
+        if fails {
+            world.bring_back(1);
+        }
+        world.heal().unwrap();
+        (0..4).for_each(|nth| world.read(nth * 64));
+        world.wait();
+        assert!(world.reads.iter().all(|(_, bytes)| bytes.iter().all(|byte| *byte == 0)));
+        assert_eq!((differ(&world.disks), world.reads.len()), (None, 4));
+    }
+}

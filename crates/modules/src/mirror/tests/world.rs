@@ -223,6 +223,11 @@ impl World {
         self.submit(Io::new(0, Op::Flush, 0, 0), Vec::new());
     }
 
+    /// Nothing is promised of it.
+    pub fn zero(&mut self, block: u64, count: u64) {
+        self.submit(Io::new(0, Op::WriteZeroes, block * BLOCK, count * BLOCK), Vec::new());
+    }
+
     pub fn read(&mut self, block: u64) {
         self.submit(Io::new(0, Op::Read, block * BLOCK, BLOCK), vec![block as usize]);
     }
