@@ -29,7 +29,7 @@ fn found(planted: AoeCanary, most: u64) {
 
 #[test]
 fn canary_without_quarantine_is_found() {
-    found(AoeCanary::NoQuarantine, 1000);
+    found(AoeCanary::NoQuarantine, 2000);
 }
 
 #[test]
