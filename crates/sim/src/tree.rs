@@ -377,6 +377,7 @@ mod tests {
     use thinwire_volume::Io;
 
     use super::*;
+    use crate::medium::MediumConfig;
 
     const SECTOR: u64 = SECTOR_BYTES as u64;
 
@@ -393,6 +394,33 @@ mod tests {
     /// What a sector of a leaf holds.
     fn sector_of(leaf: usize, at: usize) -> Vec<u8> {
         [leaf as u8, at as u8, (at >> 8) as u8, 7].repeat(SECTOR_BYTES / 4)
+    }
+
+    /// What is written in front of a slice, or behind it, is found.
+    #[test]
+    fn what_no_module_has_a_place_for_is_looked_at() {
+        let medium = |number: u8| {
+            let config = MediumConfig { bytes: 64 << 10, ..MediumConfig::default() };
+            MediumHandle::new(number.into(), [number; 16], config)
+        };
+        let leaf = medium(1);
+        let shape = Branch::Slice(SLICE_STEP, SLICE_STEP, Box::new(Branch::Leaf(0)));
+        let tree = TreeStore {
+            shape,
+            leaves: vec![TreeLeaf::File(leaf.clone())],
+            block_bytes: 512,
+            bytes_drawn: SLICE_STEP,
+            record: medium(2),
+            holder: None,
+            memory: Rc::default(),
+            unasked: false,
+            unflushed: None,
+        };
+        let sectors = SLICE_STEP as usize / SECTOR_BYTES;
+        for (at, is_right) in [(sectors, true), (2 * sectors - 1, true), (2 * sectors, false)] {
+            leaf.write_durably(at, vec![7; SECTOR_BYTES]);
+            assert_eq!(tree.check_rest().is_ok(), is_right, "sector {at}");
+        }
     }
 
     /// The modules of a tree put its sectors where the checks look for them.
