@@ -5,8 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::{DEVICE, RESERVED, Told, World, mac, offer, stamp, station};
-use thinwire_aoe::{AoeKept, AoeOffer};
-use thinwire_volume::Op;
+use thinwire_aoe::{AoeClientConfig, AoeKept, AoeOffer};
+use thinwire_volume::{ErrorKind, Op};
 use thinwire_wire::aoe::{
     AoeCommand, AtaCommand, Body, ErrorCode, Reservation, ReserveCommand, ShelfSlot, ata_error,
 };
@@ -327,4 +327,54 @@ fn a_client_waits_for_the_writer_to_end() {
     assert_eq!(world.reserve(first, Set, &[]), Some(Ok(Vec::new())));
     world.wait(token).unwrap();
     assert_eq!(world.read(first, 0, 4096).unwrap(), stamp(0, 8, 2));
+}
+
+/// Many writes are refused, and asked for again one at a time: reads beside them wait for none of them, and once the device
+/// is released all of them are done.
+#[test]
+fn reads_go_on_beside_writes_that_are_refused() {
+    let mut world = World::new();
+    let (first, second) = (world.open(1), world.open(2));
+    world.write(first, 0, &stamp(0, 8, 1)).unwrap();
+    let writes: Vec<u64> = (0..100u64)
+        .map(|at| world.submit(second, Op::Write, 64 + at * 8, &stamp(64 + at * 8, 8, 2)))
+        .collect();
+    world.pass(Duration::from_secs(3));
+    assert_eq!(world.client(second).refusal(), Some(ErrorCode::Reserved));
+    let (from, before) = (world.now, world.client(second).report());
+    for _ in 0..100 {
+        assert_eq!(world.read(second, 0, 4096).unwrap(), stamp(0, 8, 1));
+    }
+    let took = world.now.since(from);
+    assert!(took < Duration::from_millis(100), "{took:?}");
+    world.pass(Duration::from_secs(2).saturating_sub(took));
+    let after = world.client(second).report();
+    assert!(after.window >= before.window, "nothing was lost");
+    let (again, refused) = (after.repeated - before.repeated, after.refused - before.refused);
+    // One in 50 ms at most.
+    assert!((2..=41).contains(&again) && refused <= 41, "{again} frames, {refused} refused");
+    assert_eq!(world.reserve(first, Set, &[]), Some(Ok(Vec::new())));
+    let from = world.now;
+    writes.into_iter().for_each(|token| drop(world.wait(token).unwrap()));
+    assert!(world.now.since(from) < Duration::from_secs(4), "{:?}", world.now.since(from));
+}
+
+/// What waits behind writes that are refused fails with them.
+#[test]
+fn what_is_refused_for_long_fails_and_so_does_what_waits_behind_it() {
+    let mut world = World::new();
+    let first = world.open(1);
+    let config = world.config(2);
+    let second =
+        world.open_with(2, AoeClientConfig { fail_after: Some(Duration::from_secs(2)), ..config });
+    world.write(first, 0, &stamp(0, 8, 1)).unwrap();
+    let from = world.now;
+    let writes: Vec<u64> = (0..100u64)
+        .map(|at| world.submit(second, Op::Write, 64 + at * 8, &stamp(64 + at * 8, 8, 2)))
+        .collect();
+    for token in writes {
+        assert_eq!(world.wait(token), Err(ErrorKind::Away));
+    }
+    assert!(world.now.since(from) < Duration::from_millis(2500), "{:?}", world.now.since(from));
+    assert_eq!(world.read(second, 0, 4096).unwrap(), stamp(0, 8, 1));
 }

@@ -66,9 +66,6 @@ impl AoeClient {
         if self.finding.is_over() {
             self.send_again_what_is_late();
         }
-        if self.is_refused {
-            self.is_refused = self.requests.values().any(|r| r.refused_since().is_some());
-        }
         // Who ends waits once for what is not done, and not for each of them.
         let patience = self.config.fail_after.map_or(END_PATIENCE, |limit| limit.min(END_PATIENCE));
         let is_left = self.ends_since.is_some_and(|begins| {
@@ -79,7 +76,7 @@ impl AoeClient {
             if self.gone_since().is_some_and(|since| self.now.since(since) >= limit) {
                 self.fail_all(ErrorKind::Away);
             }
-            if self.is_refused {
+            if !self.held.is_empty() {
                 self.fail_refused(limit);
             }
         }
@@ -117,8 +114,8 @@ impl AoeClient {
 
     /// Since when its server does nothing for it, or not all: it is silent, or refuses something that it is asked.
     fn unserved_since(&self) -> Option<Time> {
-        let requests = self.requests.values().take_while(|_| self.is_refused);
-        let refused = requests.filter_map(Request::refused_since);
+        let requests = self.requests.values().take_while(|_| !self.held.is_empty());
+        let refused = requests.filter_map(|request| self.refused_since(request));
         self.gone_since().into_iter().chain(refused).min()
     }
 
@@ -134,14 +131,22 @@ impl AoeClient {
         if !self.finding.is_over() && self.finding.refusal.is_some() {
             return self.finding.refusal;
         }
-        let requests = self.requests.values().take_while(|_| self.is_refused);
+        let requests = self.requests.values().take_while(|_| !self.held.is_empty());
         let refused = requests.flat_map(Request::in_flight).filter_map(|piece| piece.refused);
         refused.max_by_key(|refusal| refusal.last).and_then(|refusal| refusal.code)
     }
 
+    /// Since when some of it is refused, or waits because others are.
+    fn refused_since(&self, request: &Request) -> Option<Time> {
+        let is_behind = self.held.like(request.pending.op) >= self.window.frames();
+        let behind = request.pieces.get(request.unsent).filter(|_| is_behind);
+        request.refused_since().into_iter().chain(behind.map(|piece| piece.first)).min()
+    }
+
     /// When a piece is sent again.
     fn due(&self, piece: &Piece) -> Time {
-        piece.sent + self.trips.timeout(piece.tries)
+        let due = piece.sent + self.trips.timeout(piece.tries);
+        if piece.is_held() { due.max(self.held.again_after) } else { due }
     }
 
     fn send_again_what_is_late(&mut self) {
@@ -151,7 +156,7 @@ impl AoeClient {
             debug_assert!(in_flight.all(|piece| self.due(piece) > self.now));
             return;
         }
-        let mut late = Vec::new();
+        let (mut late, mut held) = (Vec::new(), Vec::new());
         self.first_due = FirstDue { at: Time::NEVER, timeout };
         for (&number, request) in &self.requests {
             for (at, piece) in request.pieces[..request.unsent].iter().enumerate() {
@@ -159,16 +164,25 @@ impl AoeClient {
                     continue;
                 }
                 let due = self.due(piece);
+                if piece.is_held() && self.now >= due {
+                    held.push((piece.sent, number, at));
+                    continue;
+                }
                 self.first_due.at = self.first_due.at.min(due);
                 if self.now >= due {
                     late.push((number, at, piece.tries, piece.first));
                 }
             }
         }
+        // The one that has waited longest. All of them, again and again, would leave no room on the way for anybody else.
+        if let Some(&(_, number, at)) = held.iter().min() {
+            self.held.on_sent(self.now, timeout);
+            self.first_due.at = self.first_due.at.min(self.held.again_after);
+            self.send_anew(number, at);
+        }
         if late.is_empty() || self.now < self.again_after {
             return;
         }
-        // Also of what was refused: all of that, again and again, would leave no room on the way for anybody else.
         self.window.on_loss();
         // All of them together would be lost together, again and again.
         let (all, most) = (late.len(), self.window.frames() as usize);
@@ -186,11 +200,23 @@ impl AoeClient {
                 // Another station may have the device by now.
                 self.finding.begin_anew(self.now);
             }
-            let request = self.requests.get_mut(&number).expect("it is on its way");
-            request.pieces[at].tries += 1;
-            self.report.repeated += 1;
-            self.send(number, at);
+            self.send_anew(number, at);
         }
+    }
+
+    fn send_anew(&mut self, number: u64, at: usize) {
+        let request = self.requests.get_mut(&number).expect("it is on its way");
+        let op = request.pending.op;
+        let piece = &mut request.pieces[at];
+        piece.tries += 1;
+        if piece.refused.is_some() && !piece.is_held() {
+            // It is not refused any more: it is not answered at all.
+            piece.refused = None;
+            self.held.take(op);
+            self.in_flight += 1;
+        }
+        self.report.repeated += 1;
+        self.send(number, at);
     }
 
     /// A piece is not answered, again and again, though its server answers others, none of them as long: its frame may be longer
@@ -233,7 +259,11 @@ impl AoeClient {
                 let (start, end) = (piece.sector, piece.sector + u64::from(piece.sectors));
                 let frames = std::mem::take(&mut piece.frames);
                 if is_long(&piece) {
-                    self.in_flight -= u32::from(at < was_sent);
+                    if at < was_sent && piece.refused.is_some() {
+                        self.held.take(request.pending.op);
+                    } else {
+                        self.in_flight -= u32::from(at < was_sent);
+                    }
                     frames.iter().for_each(|(tag, _)| _ = self.tags.remove(tag));
                     if request.pending.op == Op::Write {
                         self.strays.add(now, start, end, frames);
@@ -264,10 +294,6 @@ impl AoeClient {
         let request = self.requests.get_mut(&number).expect("it is on its way");
         let (op, start) = (request.pending.op, request.pending.start);
         let piece = &mut request.pieces[at];
-        if piece.refused.is_some_and(|refusal| refusal.last < piece.sent) {
-            // Not any more: it is not answered at all.
-            piece.refused = None;
-        }
         // However late an answer comes, it is one; but nobody waits for those of the first of so many.
         if piece.frames.len() == FRAMES_MAX {
             let (oldest, _) = piece.frames.remove(0);
@@ -333,6 +359,10 @@ impl AoeClient {
             let request = self.requests.get_mut(&number).expect("it is on its way");
             let at = request.unsent;
             let Some(piece) = request.pieces.get_mut(at) else { return };
+            if self.held.like(request.pending.op) >= self.window.frames() {
+                // It would be refused, too.
+                return;
+            }
             piece.first = now;
             request.unsent += 1;
             self.in_flight += 1;
@@ -368,9 +398,12 @@ impl AoeClient {
                 let Some((number, at)) = piece else { return self.finding.refusal = code };
                 let request = self.requests.get_mut(&number).expect("its tags are known");
                 let refused = &mut request.pieces[at].refused;
+                if refused.is_none() {
+                    self.held.add(request.pending.op);
+                    self.in_flight -= 1;
+                }
                 let since = refused.map_or(self.now, |refusal| refusal.since);
                 *refused = Some(Refusal { since, last: self.now, code });
-                self.is_refused = true;
                 if code == Some(ErrorCode::BadArgument) && self.finding.is_over() {
                     // It may take less than it did.
                     self.finding.begin_anew(self.now);
@@ -418,7 +451,13 @@ impl AoeClient {
         }
         self.window.on_answer();
         self.again_after = self.now;
-        self.in_flight -= 1;
+        if piece.refused.is_some() {
+            self.held.take(request.pending.op);
+            self.held.on_done(self.now);
+            self.first_due.at = self.now;
+        } else {
+            self.in_flight -= 1;
+        }
         let (start, end) = (piece.sector, piece.sector + u64::from(piece.sectors));
         let mut others = std::mem::take(&mut piece.frames);
         others.iter().for_each(|(tag, _)| _ = self.tags.remove(tag));
@@ -455,7 +494,7 @@ impl AoeClient {
     /// What the server has refused for so long fails: nothing else ends it, as long as the server answers.
     fn fail_refused(&mut self, limit: Duration) {
         let is_over =
-            |r: &Request| r.refused_since().is_some_and(|since| self.now.since(since) >= limit);
+            |r: &Request| self.refused_since(r).is_some_and(|since| self.now.since(since) >= limit);
         let over = self.requests.iter().filter(|(_, r)| is_over(r)).map(|(&number, _)| number);
         let over: Vec<u64> = over.collect();
         for number in &over {
@@ -478,7 +517,12 @@ impl AoeClient {
 
     fn fail_request(&mut self, number: u64, kind: ErrorKind) {
         let Some(mut request) = self.take_off(number) else { return };
-        self.in_flight -= request.in_flight().count() as u32;
+        for piece in request.in_flight() {
+            match piece.refused {
+                Some(_) => self.held.take(request.pending.op),
+                None => self.in_flight -= 1,
+            }
+        }
         for piece in &mut request.pieces {
             let end = piece.sector + u64::from(piece.sectors);
             let frames = std::mem::take(&mut piece.frames);

@@ -3,10 +3,12 @@
 //!
 //! * `finding.rs`: which station has the device, and how large that is
 //! * `flow.rs`: what is sent when: order, answers, retransmission; `request.rs`: what is on its way
+//! * `held.rs`: what the server refuses
 //! * `late.rs`: writes that may still land; `timing.rs`: how long an answer is waited for
 
 mod finding;
 mod flow;
+mod held;
 mod late;
 mod request;
 mod timing;
@@ -23,6 +25,7 @@ use thinwire_wire::aoe::{DATA_OFFSET, ErrorCode, Frame, SECTOR_BYTES, ShelfSlot}
 
 use self::finding::Finding;
 use self::flow::FirstDue;
+use self::held::Held;
 use self::late::{LIFETIME, Strays};
 use self::request::{Request, Spare};
 use self::timing::{RoundTrips, Window};
@@ -139,12 +142,13 @@ pub struct AoeClient {
     requests: BTreeMap<u64, Request>,
     /// How many of them write.
     writes: usize,
-    /// Some of them may be refused.
-    is_refused: bool,
+    /// What of them is refused.
+    held: Held,
     next_request: u64,
     /// Of frames that have not been answered: which piece of which request each is.
     tags: BTreeMap<u32, (u64, usize)>,
     last_tag: u32,
+    /// Pieces that were sent, but for those that are done or held.
     in_flight: u32,
     /// When a request of so many sectors was done last: reads, and writes.
     carried: Box<[[Time; 1 + u8::MAX as usize]; 2]>,
@@ -205,7 +209,7 @@ impl AoeClient {
             waiting: VecDeque::new(),
             requests: BTreeMap::new(),
             writes: 0,
-            is_refused: false,
+            held: Held::NONE,
             next_request: 0,
             tags: BTreeMap::new(),
             last_tag,

@@ -26,6 +26,7 @@ pub(super) struct Piece {
     pub first: Time,
     pub sent: Time,
     pub tries: u32,
+    /// It was, when it was sent last or once more before: it is one of those that are held ([`Held`](super::held::Held)).
     pub refused: Option<Refusal>,
     /// How often it was not answered while the server said something else, and since when.
     pub ignored: (u32, Time),
@@ -62,6 +63,11 @@ impl Piece {
             is_done: false,
             data: SegList::new(),
         }
+    }
+
+    /// What was sent last was refused, too, or may still be.
+    pub fn is_held(&self) -> bool {
+        self.refused.is_some_and(|refusal| refusal.last >= self.sent)
     }
 
     /// Pieces of so many sectors each, of what is from `start` to `end`.
