@@ -433,21 +433,26 @@ pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
     };
     // A server turns for each of its sessions. Those that were left behind are there until they
     // time out, and whoever left them hears of it when the room is shared anew.
-    let sessions = |name: Option<&str>| {
-        let targets = world.servers.iter().flat_map(Server::targets);
+    let sessions = |w: &World, name: Option<&str>| {
+        let targets = w.servers.iter().flat_map(Server::targets);
         let all = targets.flat_map(|target| target.sessions());
         all.filter(|s| name.is_none_or(|name| s.initiator == name)).count() as u64
     };
-    // Who waits for its turn in AoE asks for it again and again.
+    // Who waits for its turn in AoE asks for it again and again. If it gets it meanwhile, that is I/O: the next stretch counts.
     let asking = |user: &DialectUser| user.outstanding() as u64;
-    let all_asking: u64 = world.dialect_users.iter().map(asking).sum();
-    let left_behind: Vec<_> = (world.servers.iter().map(|_| sessions(None) + all_asking))
-        .chain(world.clients.iter().map(|c| sessions(Some(&c.name))))
-        .chain(world.jugglers.iter().map(|j| sessions(Some(&j.name))))
-        .chain(world.dialect_users.iter().map(asking))
-        .collect();
-    let before = turns(world);
-    world.run_for(QUIET_NS)?;
+    let all_asking = |w: &World| w.dialect_users.iter().map(asking).sum::<u64>();
+    let (before, left_behind) = loop {
+        let (before, all) = (turns(world), all_asking(world));
+        let left_behind: Vec<_> = (world.servers.iter().map(|_| sessions(world, None) + all))
+            .chain(world.clients.iter().map(|c| sessions(world, Some(&c.name))))
+            .chain(world.jugglers.iter().map(|j| sessions(world, Some(&j.name))))
+            .chain(world.dialect_users.iter().map(asking))
+            .collect();
+        world.run_for(QUIET_NS)?;
+        if all_asking(world) == all {
+            break (before, left_behind);
+        }
+    };
     for (nth, (after, before)) in turns(world).into_iter().zip(before).enumerate() {
         let initiators = world.clients.len() + world.jugglers.len() + world.dialect_users.len();
         let leaves = |at: usize| world.servers[at].leaves().count();
