@@ -14,6 +14,7 @@ use crate::marks::Marks;
 use crate::passes::Passes;
 use crate::record::{Closing, RecordState};
 use crate::spread::{Asked, DoorLetter, Role, Untold};
+use crate::timed::Timed;
 
 /// Sentences that wait for the driver, at most.
 const NOTES_MAX: usize = 16;
@@ -248,6 +249,7 @@ pub struct Exports {
     /// Exports of which there is something to tell: that they have grown, or to other shards.
     pub(crate) to_tell: Marks,
     pub(crate) refresh: Refresh,
+    pub(crate) timed: Timed,
     pub(crate) stats: DoorStats,
     /// Exports on their way out.
     pub(crate) leaving: usize,
@@ -305,6 +307,7 @@ impl Exports {
             pool: pool.clone(),
             to_tell: Marks::default(),
             refresh: Refresh::new(),
+            timed: Timed::new(),
             stats: DoorStats::default(),
             leaving: 0,
             left: VecDeque::new(),
@@ -335,7 +338,7 @@ impl Exports {
     pub(crate) fn take_in(&mut self, config: ExportConfig, role: Role) -> usize {
         let ExportConfig { name, volume, read_only } = config;
         assert!(self.find(&name).is_none(), "export {name} twice");
-        let events = volume.events();
+        let (events, is_timed) = (volume.events(), volume.is_timed());
         self.refresh.at = Time::ZERO;
         let verifier = match role.spread() {
             Some(spread) => spread.verifier,
@@ -370,7 +373,7 @@ impl Exports {
             flush_waiting: Vec::with_capacity(FLUSHES),
             flush_riders: Vec::with_capacity(FLUSHES),
         };
-        match self.vacant() {
+        let at = match self.vacant() {
             Some(at) => {
                 self.exports[at] = export;
                 at
@@ -379,7 +382,11 @@ impl Exports {
                 self.exports.push(export);
                 self.exports.len() - 1
             }
+        };
+        if is_timed {
+            self.timed.add(at);
         }
+        at
     }
 
     /// The index of the export of this name.
@@ -423,22 +430,23 @@ impl Exports {
         std::mem::take(&mut self.started)
     }
 
-    /// When something here is due, at the latest: [`Exports::refresh`], [`Exports::settle`], or what had
-    /// to wait.
+    /// When something here is due, at the latest: [`Exports::refresh`], [`Exports::tell_time`], [`Exports::settle`], or what
+    /// had to wait.
     #[inline]
     pub fn deadline(&self, now: Time) -> Time {
         if self.release || self.started {
             return now;
         }
+        let at = self.refresh.at.min(self.timed.at());
         if !self.unresolved.is_empty() || !self.claims.is_empty() {
-            return self.next_due();
+            return at.min(self.next_due());
         }
-        self.refresh.at
+        at
     }
 
     fn next_due(&self) -> Time {
         let retries = self.unresolved.iter().filter_map(|at| self.exports[at].record.due());
         let questions = self.claims.iter().filter_map(|claim| claim.twin.due());
-        retries.chain(questions).fold(self.refresh.at, Time::min)
+        retries.chain(questions).fold(Time::NEVER, Time::min)
     }
 }

@@ -66,6 +66,7 @@ impl Exports {
         for marks in [&mut self.to_poll, &mut self.unresolved, &mut self.to_tell] {
             marks.remove(export);
         }
+        self.timed.remove(export);
         self.leaving -= 1;
         Some((name, volume))
     }

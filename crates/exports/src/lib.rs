@@ -23,6 +23,7 @@
 //! * `twin.rs`: two live processes with one identity
 //! * `events.rs`: losses and growth of the volumes
 //! * `ios.rs`: I/Os in the volumes, flushes together, doubtful durability
+//! * `timed.rs`: time for volumes that wait for it
 //! * `marks.rs`: which of many exports have something to be done
 //! * `leaving.rs`: exports that are taken away
 //! * `spread.rs`, `owner.rs`, `branch.rs`: one export on several shards
@@ -62,6 +63,7 @@ mod passes;
 mod record;
 mod report;
 mod spread;
+mod timed;
 mod twin;
 mod users;
 

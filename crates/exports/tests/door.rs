@@ -23,6 +23,8 @@ mod leaving;
 mod records;
 #[path = "door/reports.rs"]
 mod reports;
+#[path = "door/timed.rs"]
+mod timed;
 #[path = "door/turns.rs"]
 mod turns;
 

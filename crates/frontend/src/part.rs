@@ -41,6 +41,8 @@ pub struct FacePart {
     trouble: Option<String>,
     /// When the volume looks again whether it has grown; never if it is told.
     refresh_at: Time,
+    /// It has to be told the time.
+    is_timed: bool,
     /// What the volume counted when its events were last taken.
     events: u64,
     is_flushing: bool,
@@ -58,9 +60,11 @@ impl FacePart {
     /// A face that was not turned yet, over a volume that takes any byte range and has no other user. What is lost is
     /// told here: nothing below has to owe it (its users *hear* of losses).
     pub fn new(face: Box<dyn Face>, volume: Box<dyn Volume>) -> Self {
+        let is_timed = volume.is_timed();
         FacePart {
             face,
             volume: Owing::new(volume, false),
+            is_timed,
             state: State::Serving,
             trouble: None,
             refresh_at: Time::ZERO,
@@ -208,6 +212,9 @@ impl Part for FacePart {
         if self.refresh_at <= now {
             self.refresh_at = if self.volume.refresh() { now + REFRESH } else { Time::NEVER };
         }
+        if self.is_timed {
+            self.volume.turn(now);
+        }
         // Several times in a turn, perhaps.
         self.again |= self.turn();
         self.again |= self.take_news();
@@ -219,9 +226,14 @@ impl Part for FacePart {
             State::Serving => self.face.end_turn(turn.now),
             State::Dead | State::Gone => Time::NEVER,
         };
+        // Nobody polls the volume of a dead one.
+        let wished = match self.is_timed && self.state != State::Dead {
+            true => self.volume.turn(turn.now),
+            false => Time::NEVER,
+        };
         match std::mem::take(&mut self.again) {
             true => turn.now,
-            false => self.refresh_at.min(due),
+            false => self.refresh_at.min(due).min(wished),
         }
     }
 

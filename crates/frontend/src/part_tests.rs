@@ -239,3 +239,26 @@ fn a_request_is_expected_of_who_has_all_its_answers() {
     turn(&mut part, START);
     assert_eq!(part.expects(), Expects::Nothing);
 }
+
+/// A volume that is timed is told the time before the face is turned and behind that, and what it wishes then counts.
+#[test]
+fn a_volume_that_is_timed_decides_when_it_is_told_the_time() {
+    let (told, puppet) = (Rc::default(), Puppet::new(1, Puppet::GEOMETRY));
+    let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let face = Fake { told: Rc::clone(&told), fd };
+    let wish = START + Duration::from_millis(7);
+    puppet.want_turn(wish);
+    let mut part = FacePart::new(Box::new(face), Box::new(puppet.clone()));
+    part.on_event(START, PartEvent::Readable);
+    part.settle(START);
+    assert_eq!(puppet.turned(), Some(START));
+    let later = START + Duration::from_millis(1);
+    let mut closing = Closing { now: later, out: &mut [], effects: &mut Vec::new() };
+    assert_eq!(Part::close(&mut part, &mut closing), wish);
+    assert_eq!(puppet.turned(), Some(later));
+    // Nobody polls it any more.
+    told.borrow_mut().dies = true;
+    turn(&mut part, later);
+    puppet.want_turn(later);
+    assert_eq!(turn(&mut part, later).1, Time::NEVER);
+}

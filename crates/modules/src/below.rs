@@ -320,6 +320,10 @@ impl Below {
         self.children.iter().map(|child| child.volume.copied_bytes()).sum()
     }
 
+    pub(super) fn is_timed(&self) -> bool {
+        self.children.iter().any(|child| child.volume.is_timed())
+    }
+
     pub(super) fn events(&self) -> u64 {
         self.children.iter().map(|child| child.volume.events()).sum()
     }

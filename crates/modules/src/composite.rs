@@ -102,6 +102,10 @@ impl<L: Layout> Volume for Composite<L> {
         growth.take_events(layout, below, geometry, events);
     }
 
+    fn is_timed(&self) -> bool {
+        self.below.is_timed()
+    }
+
     fn turn(&mut self, now: Time) -> Time {
         let turned = self.below.children().iter_mut().map(|child| child.volume.turn(now));
         turned.min().unwrap_or(Time::NEVER)

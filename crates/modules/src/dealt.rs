@@ -144,6 +144,10 @@ impl Volume for Dealt {
         self.chunks.poll_events(events);
     }
 
+    fn is_timed(&self) -> bool {
+        self.chunks.is_timed()
+    }
+
     fn turn(&mut self, now: Time) -> Time {
         self.chunks.turn(now)
     }

@@ -35,7 +35,7 @@
 //! * **Amplification** is stated in the table ([`Module::ios_each_max`]): what is outstanding below is bounded by
 //!   that and by what is submitted, since nothing is kept for later.
 //! * **Poll** polls all volumes every time: a descriptor of one may have become readable.
-//! * **Time** is told to all volumes, every time, and the earliest that one wants to be told it again is when the whole does.
+//! * **Time** is told to all volumes if one is timed, every time, and the earliest that one wants to be told it again is when the whole does.
 //! * **Block status** is joined in order, up to the first answer that is shorter than what was asked. With
 //!   `one_extent` only the first volume is asked. It may be asked for less than was submitted.
 //! * **Payload** goes by reference: nothing is copied. Once warm nothing is allocated, but for the answer to

@@ -64,8 +64,10 @@ fn turns(module: &Module, count: usize) {
     let puppets = puppets(count);
     let mut volume = over(module, &puppets);
     assert_eq!(volume.turn(Time(5)), Time::NEVER, "nobody waits for anything");
+    assert!(!volume.is_timed());
     for (nth, puppet) in puppets.iter().enumerate().rev() {
         puppet.want_turn(Time(100 + nth as u64));
+        assert!(volume.is_timed(), "since one of them is");
         assert_eq!(volume.turn(Time(7)), Time(100 + nth as u64), "the earliest of all");
     }
     assert!(puppets.iter().all(|puppet| puppet.turned() == Some(Time(7))), "all are told");

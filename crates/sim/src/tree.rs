@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ops::Range as Span;
 use std::rc::Rc;
 
-use thinwire_buffer::Pool;
+use thinwire_buffer::{Pool, Time};
 use thinwire_link::rng::Rng;
 use thinwire_modules::{Linear, Slice, Stripe};
 use thinwire_volume::stores::{FileStore, MemoryStore};
@@ -364,6 +364,14 @@ impl Volume for Unflushed {
 
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
         self.below.poll_events(events);
+    }
+
+    fn is_timed(&self) -> bool {
+        self.below.is_timed()
+    }
+
+    fn turn(&mut self, now: Time) -> Time {
+        self.below.turn(now)
     }
 
     fn refresh(&mut self) -> bool {

@@ -164,8 +164,15 @@ impl House {
         }
     }
 
+    /// The last poll of a turn has been.
+    pub fn end_turn(&mut self) {
+        self.exports.tell_time(self.now);
+        self.fair.end_turn(self.now);
+    }
+
     /// Gives the volumes what waits for them, as far as it may go, and answers what they have completed.
     pub fn poll(&mut self, peers: &mut [Option<Box<Peer>>]) {
+        self.exports.tell_time(self.now);
         match self.fair.is_waited_in() {
             true => self.poll_in_turns(peers),
             false => self.poll_volumes(peers),

@@ -448,7 +448,7 @@ impl Target {
         if !self.house.guests.is_empty() {
             self.end_guests_turn(now, out);
         }
-        self.house.fair.end_turn(now);
+        self.house.end_turn();
     }
 
     /// What completes at once is settled at once, and what goes on reaches its disk in this turn.

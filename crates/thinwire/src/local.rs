@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use thinwire_buffer::Time;
 use thinwire_runtime::disk::{self, LettingGo, UnusedGrant};
 use thinwire_runtime::switched::Switched;
 use thinwire_volume::stores::{MemoryStore, NullStore};
@@ -410,6 +411,14 @@ impl Volume for LeafVolume {
 
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
         self.0.borrow_mut().take_events(events);
+    }
+
+    fn is_timed(&self) -> bool {
+        self.0.borrow().store.is_timed()
+    }
+
+    fn turn(&mut self, now: Time) -> Time {
+        self.0.borrow_mut().store.turn(now)
     }
 
     fn refresh(&mut self) -> bool {

@@ -110,6 +110,18 @@ pub enum Wait {
     Until(Instant),
 }
 
+impl Wait {
+    /// No longer than this from now on.
+    pub fn at_most(self, time: Duration) -> Wait {
+        let end = Instant::now().checked_add(time);
+        match (self, end) {
+            (Wait::Forever, Some(end)) => Wait::Until(end),
+            (Wait::Until(other), Some(end)) => Wait::Until(other.min(end)),
+            (wait, _) => wait,
+        }
+    }
+}
+
 /// How an open volume is, for `status`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VolumeHealth {

@@ -6,9 +6,9 @@ mod grants;
 
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use thinwire_buffer::Pool;
+use thinwire_buffer::{Pool, Time};
 use thinwire_frontend::Face;
 use thinwire_initiator::Initiator;
 use thinwire_modules::Dealt;
@@ -316,7 +316,7 @@ fn over(host: &Host, tree: Tree, options: &VolumeOptions) -> Box<dyn OpenVolume>
     let fds = tree.fds();
     let Tree { volume, leaves, ports, .. } = tree;
     let top = Top::new(volume, options.read_only);
-    let block_bytes = top.geometry().block_bytes;
+    let (block_bytes, is_timed) = (top.geometry().block_bytes, top.is_timed());
     let host = host.clone();
     let pool = host.pool();
     let hurry = options.hurry.clone();
@@ -324,13 +324,25 @@ fn over(host: &Host, tree: Tree, options: &VolumeOptions) -> Box<dyn OpenVolume>
         true => {
             let volume = Some(Unaligned::new(top, pool.clone()));
             let top = Unaligned::inner_mut;
-            Box::new(Opened { volume, top, host, pool, block_bytes, leaves, fds, ports, hurry })
+            Box::new(Opened {
+                volume,
+                top,
+                is_timed,
+                host,
+                pool,
+                block_bytes,
+                leaves,
+                fds,
+                ports,
+                hurry,
+            })
         }
         false => {
             let volume = Some(top);
             Box::new(Opened {
                 volume,
                 top: |top| top,
+                is_timed,
                 host,
                 pool,
                 block_bytes,
@@ -436,6 +448,14 @@ impl Volume for Top {
         self.below_mut().poll_events(events);
     }
 
+    fn is_timed(&self) -> bool {
+        self.below().is_timed()
+    }
+
+    fn turn(&mut self, now: Time) -> Time {
+        self.below_mut().turn(now)
+    }
+
     fn refresh(&mut self) -> bool {
         self.below_mut().refresh()
     }
@@ -449,6 +469,7 @@ struct Opened<V> {
     /// Let go of before its leaves. Not here once it is shown.
     volume: Option<V>,
     top: fn(&mut V) -> &mut Top,
+    is_timed: bool,
     leaves: Vec<Leaf>,
     host: Host,
     pool: Pool,
@@ -464,6 +485,16 @@ struct Opened<V> {
 impl<V> Opened<V> {
     fn top(&mut self) -> &mut Top {
         (self.top)(self.volume.as_mut().expect(SHOWN))
+    }
+
+    /// In how long a volume that is timed has to be told the time again, at the latest; `None` if it need not be.
+    fn tell_time(&mut self) -> Option<Duration> {
+        if !self.is_timed {
+            return None;
+        }
+        let now = self.host.shard().now();
+        let wish = self.top().turn(now);
+        (wish != Time::NEVER).then(|| wish.since(now))
     }
 
     fn remotes(&self) -> impl Iterator<Item = &dyn NetworkLeaf> {
@@ -488,10 +519,18 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
     }
 
     fn turn(&mut self, wait: Wait) -> Outcome<bool> {
+        let wished = self.tell_time();
         let is_ready = self.top().gather();
         // Without links nobody waits for a turn: stores complete by themselves.
         if !is_ready || self.remotes().next().is_some() {
+            // What gathering has led to may be due earlier.
+            let wished = wished.into_iter().chain(self.tell_time()).min();
+            let wait = wished.map_or(wait, |time| wait.at_most(time));
             self.host.turn(if is_ready { Wait::No } else { wait })?;
+            if self.tell_time() == Some(Duration::ZERO) {
+                // What it has begun goes down, since nobody may be told of its end.
+                self.host.turn(Wait::No)?;
+            }
         }
         Ok(self.top().gather())
     }

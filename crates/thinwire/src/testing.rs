@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use thinwire_buffer::Pool;
+use thinwire_buffer::{Pool, Time};
 use thinwire_frontend::Face;
 use thinwire_volume::{
     Completion, ErrorKind, Extent, Features, Geometry, Identity, Io, Op, Token, Volume, VolumeEvent,
@@ -366,5 +366,64 @@ impl Volume for Hangs {
 
     fn outstanding(&self) -> usize {
         self.sound.outstanding() + self.flushes.len()
+    }
+}
+
+/// A volume that begins each read only when a while has passed since it was told the time first behind that.
+pub struct Waits {
+    sound: Box<dyn Volume>,
+    /// With when each is to begin.
+    held: Vec<(Option<Time>, Io)>,
+}
+
+impl Waits {
+    pub const TIME: Duration = Duration::from_millis(20);
+
+    pub fn new(sound: Box<dyn Volume>) -> Self {
+        Waits { sound, held: Vec::new() }
+    }
+}
+
+impl Volume for Waits {
+    fn geometry(&self) -> Geometry {
+        self.sound.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.sound.identity()
+    }
+
+    fn submit(&mut self, io: Io) {
+        match io.op {
+            Op::Read => self.held.push((None, io)),
+            _ => self.sound.submit(io),
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.sound.poll(done);
+    }
+
+    fn outstanding(&self) -> usize {
+        self.sound.outstanding() + self.held.len()
+    }
+
+    fn is_timed(&self) -> bool {
+        true
+    }
+
+    fn turn(&mut self, now: Time) -> Time {
+        let mut next = self.sound.turn(now);
+        for (at, io) in std::mem::take(&mut self.held) {
+            let at = at.unwrap_or(now + Self::TIME);
+            if at <= now {
+                self.sound.submit(io);
+                next = now;
+            } else {
+                self.held.push((Some(at), io));
+                next = next.min(at);
+            }
+        }
+        next
     }
 }

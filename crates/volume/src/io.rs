@@ -280,10 +280,15 @@ pub trait Volume {
         false
     }
 
-    /// What time it is: to be said once a turn by whoever drives the volume, before [`Volume::poll`], and never less than
-    /// before. Returns when it is to be said again at the latest, [`Time::NEVER`] if it need not be: a volume that waits for
-    /// nothing but its I/Os. May submit I/O below, completes none. A volume of volumes tells all below it, and returns the
-    /// earliest.
+    /// It waits for other things than its I/Os, and so has to be told what time it is. Never changes.
+    fn is_timed(&self) -> bool {
+        false
+    }
+
+    /// What time it is: to be said to a volume that [is timed](Volume::is_timed) by whoever drives it, in each turn before the
+    /// first [`Volume::poll`] and again behind the last one, and never less than before. Returns when it is to be said again at the
+    /// latest, [`Time::NEVER`] if it need not be; what the last call returned counts. May submit I/O below, and asks for `now`
+    /// then, since that has to be polled; completes none. A volume of volumes tells all below it, and returns the earliest.
     fn turn(&mut self, now: Time) -> Time {
         let _ = now;
         Time::NEVER

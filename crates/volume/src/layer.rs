@@ -33,6 +33,11 @@ pub trait Layer {
     /// Somebody is about to hear of what has happened below.
     fn before_events(&mut self) {}
 
+    /// It waits for something itself, as [`Volume::is_timed`].
+    fn own_is_timed(&self) -> bool {
+        false
+    }
+
     /// What time it is, as [`Volume::turn`]; the volume below hears of it by itself.
     fn own_turn(&mut self, now: Time) -> Time {
         let _ = now;
@@ -87,6 +92,10 @@ impl<L: Layer> Volume for L {
 
     fn refresh(&mut self) -> bool {
         self.below_mut().refresh()
+    }
+
+    fn is_timed(&self) -> bool {
+        self.own_is_timed() || self.below().is_timed()
     }
 
     fn turn(&mut self, now: Time) -> Time {
@@ -159,6 +168,10 @@ mod tests {
             self.0.outstanding()
         }
 
+        fn own_is_timed(&self) -> bool {
+            true
+        }
+
         fn own_turn(&mut self, _: Time) -> Time {
             Time(40)
         }
@@ -169,6 +182,9 @@ mod tests {
         let puppet = Puppet::new(1, Puppet::GEOMETRY);
         let owing = Owing::new(puppet.clone(), false);
         let mut volume: Box<dyn Volume> = Box::new(Unaligned::new(owing, Pool::new(0)));
+        assert!(!volume.is_timed() && Waits(Box::new(puppet.clone())).is_timed());
+        puppet.want_turn(Time(1));
+        assert!(volume.is_timed());
         for (now, wish) in [(1, 30), (2, 50), (3, u64::MAX)] {
             puppet.want_turn(Time(wish));
             assert_eq!(volume.turn(Time(now)), Time(wish));

@@ -391,6 +391,10 @@ impl<V: Volume> Volume for Owing<V> {
         self.below.refresh()
     }
 
+    fn is_timed(&self) -> bool {
+        self.below.is_timed()
+    }
+
     fn turn(&mut self, now: Time) -> Time {
         self.below.turn(now)
     }

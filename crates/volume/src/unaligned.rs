@@ -506,6 +506,10 @@ impl<V: Volume> Volume for Unaligned<V> {
         self.inner.poll_events(events);
     }
 
+    fn is_timed(&self) -> bool {
+        self.inner.is_timed()
+    }
+
     fn turn(&mut self, now: Time) -> Time {
         self.inner.turn(now)
     }

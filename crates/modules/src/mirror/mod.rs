@@ -471,6 +471,10 @@ impl Volume for Mirror {
         self.settle();
     }
 
+    fn is_timed(&self) -> bool {
+        true
+    }
+
     fn turn(&mut self, now: Time) -> Time {
         self.counted = self.counted + now.since(self.now).min(TURN_MAX);
         self.now = self.now.max(now);

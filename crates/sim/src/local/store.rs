@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use thinwire_buffer::Time;
 use thinwire_volume::{Completion, Geometry, Identity, Io, Volume, VolumeEvent};
 
 /// A fault in what a store tells of losses.
@@ -93,6 +94,14 @@ impl<V: Volume> Volume for WatchedStore<V> {
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
         self.look();
         events.append(&mut self.news);
+    }
+
+    fn is_timed(&self) -> bool {
+        self.below.is_timed()
+    }
+
+    fn turn(&mut self, now: Time) -> Time {
+        self.below.turn(now)
     }
 
     fn refresh(&mut self) -> bool {

@@ -11,7 +11,7 @@ use thinwire_volume::{Op, load_writer};
 use super::*;
 use crate::cli::WireArgs;
 use crate::open::open_volume;
-use crate::testing::{FailsFlush, Hangs, TempDir};
+use crate::testing::{FailsFlush, Hangs, TempDir, Waits};
 
 #[test]
 fn what_does_not_fit_is_named_as_the_user_named_it() {
@@ -245,4 +245,34 @@ fn a_file_that_is_part_twice_is_refused() {
     options.read_only = true;
     let error = open_volume(&text.parse().unwrap(), &options, None).err().unwrap().to_string();
     assert!(error.contains(&format!("file:{a} and file:{a} are the same file")), "{error}");
+}
+
+/// Commands drive what they open: a volume that waits is told the time, however deep it lies, and nobody sleeps longer than it
+/// wishes.
+#[test]
+fn a_volume_that_is_timed_is_told_the_time_by_whoever_waits_for_it() {
+    let dir = TempDir::new("timed");
+    let paths = ["a.img", "b.img"].map(|name| dir.path().join(name));
+    paths.iter().for_each(|path| std::fs::write(path, [0; 1 << 16]).unwrap());
+    let spec = format!("linear:[{},{}]", paths[0].display(), paths[1].display());
+    let options = VolumeOptions::new(
+        crate::keys::Security::default(),
+        &WireArgs::default(),
+        dir.path().join("run"),
+    );
+    let host = Host::new().unwrap();
+    let tree =
+        Tree::open(&host, &spec.parse().unwrap(), &options, DiskOptions::default(), None).unwrap();
+    let Leaf::Local(leaf) = &tree.leaves[1] else { unreachable!() };
+    leaf.wrap(|sound| Box::new(Waits::new(sound)));
+    for fd in tree.fds() {
+        host.shard_mut().add_volume(fd, None::<PartId<Initiator>>).unwrap();
+    }
+    let mut open = over(&host, tree, &options);
+    let began = Instant::now();
+    let io = Io::new(1, Op::Read, 1 << 16, 4096);
+    let done = crate::bench::one_io(&mut *open, io, &mut Vec::new()).unwrap();
+    assert_eq!(done.result, Ok(()));
+    assert!(began.elapsed() >= Waits::TIME, "{:?}", began.elapsed());
+    open.close(Ending::Unused).unwrap();
 }

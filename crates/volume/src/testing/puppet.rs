@@ -32,6 +32,7 @@ struct Told {
     polls: Cell<usize>,
     questions: Cell<usize>,
     /// What time it was told last, and when it wants to be told next.
+    is_timed: Cell<bool>,
     turned: Cell<Option<Time>>,
     wants: Cell<Time>,
 }
@@ -70,6 +71,7 @@ impl Puppet {
             is_busy: Cell::new(false),
             polls: Cell::new(0),
             questions: Cell::new(0),
+            is_timed: Cell::new(false),
             turned: Cell::new(None),
             wants: Cell::new(Time::NEVER),
         }))
@@ -144,8 +146,9 @@ impl Puppet {
         self.0.identity.set(Identity { identity, incarnation: incarnation + 1 });
     }
 
-    /// Wants to be told the time again then.
+    /// Is timed from now on, which is to be said before anybody asks, and wants to be told the time again then.
     pub fn want_turn(&self, at: Time) {
+        self.0.is_timed.set(true);
         self.0.wants.set(at);
     }
 
@@ -209,6 +212,10 @@ impl Volume for Puppet {
 
     fn is_at_rest(&self) -> bool {
         self.0.outstanding.get() == 0 && !self.0.is_busy.get()
+    }
+
+    fn is_timed(&self) -> bool {
+        self.0.is_timed.get()
     }
 
     fn turn(&mut self, now: Time) -> Time {
