@@ -6,7 +6,7 @@ mod tests;
 
 use std::fmt;
 
-use super::state::{Generation, LegState, MirrorState};
+use super::state::{Generation, LeftAt, LegState, MirrorState, NO_GENERATION};
 
 /// How much of a leg is to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,13 +22,14 @@ pub enum ResyncExtent {
 pub struct OpeningPlan {
     /// What the newest label says, but for how the legs stand from now on.
     pub state: MirrorState,
+    /// What it says.
+    pub recorded: MirrorState,
     /// Legs that have all data, as bits; where a region was open at a crash they may differ.
     pub current: u8,
     /// Legs that are there and have to be copied to, counted from 0: each as it is on record, until that begins.
     pub resync: Vec<(usize, ResyncExtent)>,
-    /// It is another state than the labels of all current legs have: a new generation, to be durable before anything
-    /// is served.
-    pub changes: bool,
+    /// A leg is missing that may have more than is served from now on.
+    pub forgets: bool,
 }
 
 /// Why a mirror is not opened. Legs are counted from 0.
@@ -48,6 +49,13 @@ pub enum OpeningRefusal {
     },
     /// None of those that are there has all data.
     NoneInSync,
+    /// One that is there was copied to when the one that has all data was newer than it is: that is an old copy.
+    Old {
+        /// Which is old.
+        leg: usize,
+        /// Which knows it.
+        by: usize,
+    },
     /// Legs are missing that may have more than those that are there.
     Missing {
         /// Which, as bits.
@@ -78,25 +86,31 @@ pub fn decide(seen: &[Option<MirrorState>], degraded: bool) -> Result<OpeningPla
         });
     };
     for &other in &newest[1..] {
-        if other.1 != record {
+        if !other.1.says_as(record) {
             return Err(split_brain((lead, record), other));
         }
     }
-    let mut state = record.clone();
-    let (mut current, mut resync, mut missing, mut is_cut_off) = (0, Vec::new(), 0, false);
+    let knows_more = |&(leg, own): &(usize, &MirrorState)| {
+        own.history.contains(&record.generation) && !is_on_record(record, leg, own)
+    };
+    if let Some((by, _)) = there().find(knows_more) {
+        return Err(OpeningRefusal::Old { leg: lead, by });
+    }
+    let next = newest.iter().map(|(_, own)| own.next).find(|next| *next != NO_GENERATION);
+    let recorded = MirrorState { next: NO_GENERATION, ..record.clone() };
+    let mut state = recorded.clone();
+    let (mut current, mut resync, mut missing) = (0, Vec::new(), 0);
     for (leg, own) in seen.iter().enumerate() {
         let recorded = record.legs[leg];
         match own {
             None if recorded == LegState::InSync => {
                 missing |= 1 << leg;
-                state.legs[leg] = LegState::Behind { at: record.generation };
+                let (last, or) = (record.generation, next.unwrap_or(NO_GENERATION));
+                state.legs[leg] = LegState::Behind { at: LeftAt { last, or } };
             }
             None => {}
             Some(_) if matches!(recorded, LegState::Failed { .. }) => {}
-            Some(own) if is_current(record, leg, own) => {
-                is_cut_off |= own.generation != record.generation;
-                current |= 1 << leg;
-            }
+            Some(own) if is_current(record, leg, own) => current |= 1 << leg,
             Some(own) => {
                 let extent = extent(record, leg, own);
                 resync.push((leg, extent));
@@ -106,7 +120,7 @@ pub fn decide(seen: &[Option<MirrorState>], degraded: bool) -> Result<OpeningPla
                         ResyncExtent::Bitmap => own.generation,
                         ResyncExtent::Full => record.generation,
                     };
-                    state.legs[leg] = LegState::Behind { at };
+                    state.legs[leg] = LegState::Behind { at: at.into() };
                 }
             }
         }
@@ -114,8 +128,7 @@ pub fn decide(seen: &[Option<MirrorState>], degraded: bool) -> Result<OpeningPla
     if missing != 0 && !degraded {
         return Err(OpeningRefusal::Missing { legs: missing });
     }
-    let changes = is_cut_off || state.legs != record.legs;
-    Ok(OpeningPlan { state, current, resync, changes })
+    Ok(OpeningPlan { state, recorded, current, resync, forgets: missing != 0 })
 }
 
 fn check_shape(seen: &[Option<MirrorState>]) -> Result<(), OpeningRefusal> {
@@ -139,33 +152,34 @@ fn split_brain(one: (usize, &MirrorState), other: (usize, &MirrorState)) -> Open
 
 /// Whether it was there before: in the history, or as where that leg was left, which is kept however long it is away.
 fn knows_as_older(state: &MirrorState, leg: usize, generation: Generation) -> bool {
-    let is_where_it_was_left = match state.legs[leg] {
-        LegState::InSync => false,
-        LegState::Behind { at } | LegState::Resyncing { at } | LegState::Failed { at } => {
-            at == generation
-        }
-    };
+    let is_where_it_was_left = state.legs[leg].left_at().is_some_and(|at| at.is(generation));
     state.generation != generation && (is_where_it_was_left || state.history.contains(&generation))
 }
 
-/// A leg in sync by its own label and by the newest. That may be the next one, if a crash came between the two: nothing was
-/// completed under it before both were there.
+/// A leg in sync by its own label and by the newest. That may be the next one, if its own announces that: a crash came between the two,
+/// and nothing was completed under it before both were there. What does not know of it is an old copy (rule 25).
 fn is_current(record: &MirrorState, leg: usize, own: &MirrorState) -> bool {
-    let is_last = record.history.first() == Some(&own.generation);
     record.legs[leg] == LegState::InSync
         && own.legs[leg] == LegState::InSync
-        && (own.generation == record.generation || is_last)
+        && (own.generation == record.generation || own.next == record.generation)
+}
+
+/// The newest label knows what this one says.
+fn is_on_record(record: &MirrorState, leg: usize, own: &MirrorState) -> bool {
+    match record.legs[leg].left_at() {
+        Some(at) => at.is(own.generation),
+        None => own.generation == record.generation || own.next == record.generation,
+    }
 }
 
 fn extent(record: &MirrorState, leg: usize, own: &MirrorState) -> ResyncExtent {
-    let is_marked = matches!(own.legs[leg], LegState::Resyncing { .. });
     let is_known = match record.legs[leg] {
-        LegState::Behind { at } => own.generation == at,
-        // What does not say that it was being copied to may be from before.
-        LegState::Resyncing { at } => own.generation == at && is_marked,
-        // Its resync has ended, and its own label was not written any more.
-        LegState::InSync => is_marked && record.history.contains(&own.generation),
         LegState::Failed { .. } => false,
+        // If it is in sync by that, its resync has ended, and its own label was not written any more.
+        LegState::InSync => {
+            matches!(own.legs[leg], LegState::Resyncing { .. }) && own.next == record.generation
+        }
+        LegState::Behind { .. } | LegState::Resyncing { .. } => is_on_record(record, leg, own),
     };
     match is_known {
         true => ResyncExtent::Bitmap,
@@ -193,6 +207,11 @@ impl fmt::Display for OpeningRefusal {
             ),
             OpeningRefusal::NoneInSync => f.write_str(
                 "no leg that is there has all data: each was being copied to, or waited for it",
+            ),
+            OpeningRefusal::Old { leg, by } => write!(
+                f,
+                "leg {leg}, counted from 0, is an old copy: leg {by} was copied to when another one was in its place; \
+                 put that one back"
             ),
             OpeningRefusal::Missing { legs } => {
                 let legs: Vec<_> =

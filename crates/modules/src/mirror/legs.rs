@@ -3,7 +3,7 @@
 use thinwire_buffer::Time;
 use thinwire_volume::Volume;
 
-use super::state::MirrorState;
+use super::state::{Generation, LeftAt, LegState, MirrorState, NO_GENERATION};
 use crate::meta::{Label, Labels};
 
 /// So many reads of a leg may fail, while others serve them, before it is dropped.
@@ -29,6 +29,10 @@ pub(super) struct Leg {
     pub label: Label,
     /// What its own label says.
     pub own: MirrorState,
+    /// The generation that it may say instead: that was not written, or is about to be.
+    pub or: Generation,
+    /// It says that it is being copied to, at a generation that was drawn for that since it is here.
+    pub is_marked: bool,
     /// While its label is being written: as of what else it is to answer.
     pub label_since: Option<Time>,
     /// What it counted when its events were last taken.
@@ -44,7 +48,34 @@ impl Leg {
         let events = volume.events();
         let (outstanding, read_errors, label_since) = (0, 0, None);
         let delay_ns = DELAY_NS;
-        Leg { volume, labels, label, own, label_since, events, outstanding, delay_ns, read_errors }
+        let (or, is_marked) = (NO_GENERATION, false);
+        Leg {
+            volume,
+            labels,
+            label,
+            own,
+            or,
+            is_marked,
+            label_since,
+            events,
+            outstanding,
+            delay_ns,
+            read_errors,
+        }
+    }
+
+    /// Its own label says this, durably.
+    pub fn on_own(&mut self, leg: usize, own: MirrorState) {
+        if own.generation == self.or {
+            self.or = NO_GENERATION;
+        }
+        self.is_marked = matches!(own.legs[leg], LegState::Resyncing { .. });
+        self.own = own;
+    }
+
+    /// What its label says, whatever was being written there.
+    pub fn left_at(&self) -> LeftAt {
+        LeftAt { last: self.own.generation, or: self.or }
     }
 
     /// What one more read is expected to take, in nanoseconds.

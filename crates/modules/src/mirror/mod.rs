@@ -54,7 +54,7 @@ pub use bitmap::{BITMAP_BYTES, BITMAP_OFFSET, MIRROR_DATA_START, region_shift};
 pub use decide::{OpeningPlan, OpeningRefusal, ResyncExtent, decide};
 pub use legs::MirrorLeg;
 pub use opening::MirrorError;
-pub use state::{Generation, LegState, MirrorState, StateFault};
+pub use state::{Generation, LeftAt, LegState, MirrorState, NO_GENERATION, StateFault};
 
 /// Most legs that a mirror has.
 pub const LEGS_MAX: usize = 8;
@@ -109,6 +109,12 @@ enum MirrorCanary {
     NoRangeLock,
     /// What was open at a crash is read from all legs.
     TwoTruths,
+    /// An opening draws no generation.
+    QuietOpening,
+    /// What the next generation is, is not announced.
+    SinglePhase,
+    /// A leg that is copied to keeps the generation that its label had.
+    MarkWithoutName,
 }
 
 /// What an I/O at a leg is for.
@@ -182,8 +188,9 @@ pub struct Mirror {
     identity: Identity,
     whole: [u8; 16],
     legs: Vec<Option<Leg>>,
-    /// How the legs stand, as it is to be on record.
+    /// How the legs stand, as it is to be on record; and as it is, or is being written, in the labels of all legs in sync.
     state: MirrorState,
+    recorded: MirrorState,
     /// Legs that have all data and are read.
     in_sync: u8,
     /// Those, and others that get what is written.

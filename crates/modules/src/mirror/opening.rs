@@ -108,9 +108,7 @@ impl Mirror {
             legs.push(at.zip(own).zip_with_next(&mut volumes));
         }
         let mut mirror = Mirror::over(legs, geometry, plan.state, plan.current, config)?;
-        if plan.changes {
-            mirror.record.want();
-        }
+        mirror.recorded = plan.recorded;
         for (leg, extent) in plan.resync {
             mirror.record.joining |= 1 << leg;
             mirror.resync.full |= u8::from(extent == ResyncExtent::Full) << leg;
@@ -153,6 +151,7 @@ impl Mirror {
             identity: identity.identity(),
             whole,
             legs,
+            recorded: state.clone(),
             state,
             in_sync: current,
             active: current,
@@ -256,6 +255,10 @@ impl Mirror {
         if is_unclean {
             bits(others).for_each(|leg| self.demote(leg));
         }
+        // Each opening draws a generation: a leg that does not know of it is an old copy (rule 25).
+        if self.canary != MirrorCanary::QuietOpening {
+            self.record.want();
+        }
         self.phase = Phase::Starting;
     }
 
@@ -289,7 +292,7 @@ impl Mirror {
         }
         for leg in bits(joining) {
             if let Some(at) = &self.legs[leg] {
-                self.state.legs[leg] = LegState::Resyncing { at: at.own.generation };
+                self.state.legs[leg] = LegState::Resyncing { at: at.left_at() };
             }
         }
         self.record.announced |= joining;
@@ -339,11 +342,9 @@ impl Mirror {
         let mut seen = vec![None; self.legs.len()];
         seen[leg] = Some(own.clone());
         let Some(source) = bits(self.in_sync).next() else { return unfit("comes too late") };
+        // Whatever is being drawn: no leg that was away has the next generation.
         let mut newest = self.state.clone();
-        if self.record.is_wanted() {
-            // It is about to have another generation, which no leg has.
-            newest.advance([u8::MAX; 16]);
-        }
+        newest.advance([u8::MAX; 16]);
         seen[source] = Some(newest);
         let plan = decide(&seen, true).map_err(MirrorError::Refused)?;
         let Some((_, extent)) = plan.resync.iter().find(|(resynced, _)| *resynced == leg) else {

@@ -1,13 +1,13 @@
-//! How the legs stand, on record: a new generation in the labels of all legs in sync, before anything is completed that
-//! depends on it (rules 3 and 4); then in those of legs that become so; then, in those of legs that resync, that they do
-//! (rule 6).
+//! How the legs stand, on record: a new generation, which all legs in sync are told of first, then have in their labels, before
+//! anything is completed that depends on it (rules 3, 4 and 25); then those have it that become so; then legs that are copied
+//! to say that they are, each at a generation of its own (rule 6), which is on record in the end.
 
 use thinwire_buffer::Time;
 use thinwire_volume::ErrorKind;
 
 use super::opening::Phase;
-use super::state::{LegState, MirrorState};
-use super::{Mirror, bits};
+use super::state::{Generation, LegState, MirrorState, NO_GENERATION};
+use super::{Mirror, MirrorCanary, bits};
 use crate::meta::LabelOutcome;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,11 +15,14 @@ enum Stage {
     /// What is on record is what holds, but for what is wanted.
     #[default]
     Idle,
+    /// Labels of legs in sync, and of those that become so, are told what comes: a crash in the next stage leaves some that have
+    /// that, and others that know of it.
+    Announcing,
     /// Labels of legs in sync are being written.
     InSync,
     /// Those of legs that become so: all others say so by now, and none of them is served without these any more.
     Promoting,
-    /// Those of legs that resync, and do not say so yet.
+    /// Those of legs that are copied to, and do not say so yet.
     Resyncing,
 }
 
@@ -27,6 +30,8 @@ enum Stage {
 pub(super) struct Record {
     is_wanted: bool,
     stage: Stage,
+    /// The generation that is being drawn.
+    next: Generation,
     /// Legs whose labels are being written, and those where that has failed.
     pending: u8,
     failed: u8,
@@ -41,11 +46,6 @@ impl Record {
     /// The legs stand in another way than is on record.
     pub fn want(&mut self) {
         self.is_wanted = true;
-    }
-
-    /// They do, and nothing of that has been begun to be written.
-    pub fn is_wanted(&self) -> bool {
-        self.is_wanted
     }
 
     /// Completions wait.
@@ -85,15 +85,35 @@ impl Mirror {
 
     fn begin_record(&mut self) {
         self.record.is_wanted = false;
-        self.record.stage = Stage::InSync;
-        // By now it may have another label than when it ceased to be in sync.
-        for (state, leg) in self.state.legs.iter_mut().zip(&self.legs) {
-            if let (LegState::Resyncing { at }, Some(leg)) = (state, leg) {
-                *at = leg.own.generation;
+        let served = self.active | self.record.announced;
+        for (leg, at) in self.legs.iter_mut().enumerate() {
+            let LegState::Resyncing { at: left } = &mut self.state.legs[leg] else { continue };
+            let Some(at) = at else { continue };
+            if served >> leg & 1 == 1 && !at.is_marked && at.or == NO_GENERATION {
+                at.or = self.config.generations.draw();
             }
+            // By now it may have another label than when it ceased to be in sync.
+            *left = at.left_at();
         }
-        let next = self.config.generations.draw();
-        self.state.advance(next);
+        self.record.next = self.config.generations.draw();
+        let told = self.in_sync | self.record.promoting;
+        if told.is_power_of_two() || self.canary == MirrorCanary::SinglePhase {
+            return self.write_generation();
+        }
+        self.record.stage = Stage::Announcing;
+        for leg in bits(told) {
+            let Some(at) = &self.legs[leg] else { continue };
+            // Where legs in sync differ, because a crash has cut off the last change, all say the later one.
+            let says = if self.in_sync >> leg & 1 == 1 { &self.recorded } else { &at.own };
+            let says = MirrorState { next: self.record.next, ..says.clone() };
+            self.write_label(leg, says);
+        }
+    }
+
+    fn write_generation(&mut self) {
+        self.record.stage = Stage::InSync;
+        self.state.advance(self.record.next);
+        self.recorded = self.state.clone();
         self.write_state(self.in_sync);
     }
 
@@ -103,6 +123,9 @@ impl Mirror {
 
     fn write_label(&mut self, leg: usize, state: MirrorState) {
         let Some(at) = &mut self.legs[leg] else { return };
+        if state.generation != at.own.generation {
+            at.or = state.generation;
+        }
         at.label.state = state.encode();
         match at.labels.write(&at.label, &mut *at.volume) {
             Ok(()) => {
@@ -124,14 +147,15 @@ impl Mirror {
             _ => None,
         };
         match written {
-            Some(own) => at.own = own,
+            Some(own) => at.on_own(leg, own),
             None => self.record.failed |= 1 << leg,
         }
     }
 
     fn end_stage(&mut self, stage: Stage) {
         let failed = std::mem::take(&mut self.record.failed);
-        if stage == Stage::InSync && self.in_sync & !failed == 0 {
+        let is_told = matches!(stage, Stage::Announcing | Stage::InSync);
+        if is_told && self.in_sync & !failed == 0 {
             // What is not on record cannot be completed, now or later. A leg that was to be in sync cannot step in: none
             // that is says so.
             return self.stop(ErrorKind::Io);
@@ -142,6 +166,7 @@ impl Mirror {
             return;
         }
         match stage {
+            Stage::Announcing => self.write_generation(),
             Stage::InSync => {
                 self.record.stage = Stage::Promoting;
                 self.write_state(self.record.promoting);
@@ -156,14 +181,19 @@ impl Mirror {
         }
     }
 
-    /// Has a leg say that it is being copied to, if it does not.
+    /// Has a leg say that it is being copied to, if it does not: with what is on record, so that it knows a source that is old.
     fn mark(&mut self, leg: usize) {
         let Some(at) = &self.legs[leg] else { return };
-        let marked = LegState::Resyncing { at: at.own.generation };
-        if at.own.legs[leg] != marked {
-            let mut state = at.own.clone();
-            state.legs[leg] = marked;
+        if !at.is_marked {
+            let mut state = self.state.clone();
+            state.advance(at.or);
+            if self.canary == MirrorCanary::MarkWithoutName {
+                state.generation = at.own.generation;
+                return self.write_label(leg, state);
+            }
             self.write_label(leg, state);
+            // What it had before is no name for it any more, before any of its bits is cleared.
+            self.record.want();
         }
     }
 

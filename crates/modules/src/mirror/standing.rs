@@ -63,7 +63,7 @@ impl Mirror {
             return;
         }
         let Some(at) = &mut self.legs[leg] else { return };
-        let left = at.own.generation;
+        let left = at.left_at();
         at.label_since = None;
         if self.record.joining & !self.record.announced & bit != 0 {
             // Nothing is kept of what it lacks yet: it is on record as it was.
@@ -118,7 +118,7 @@ impl Mirror {
         debug_assert!(self.in_sync & !bit != 0, "the last leg in sync");
         self.in_sync &= !bit;
         self.record.promoting &= !bit;
-        self.state.legs[leg] = LegState::Resyncing { at: at.own.generation };
+        self.state.legs[leg] = LegState::Resyncing { at: at.left_at() };
         self.record.want();
         self.regions.look_again();
         // What it is about to answer may not be the truth any more: another one is asked.

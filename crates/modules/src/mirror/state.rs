@@ -8,14 +8,41 @@ use super::bitmap::{REGION_SHIFT_MAX, REGION_SHIFT_MIN};
 /// Names the data as one set of legs has it: random, zero for none.
 pub type Generation = [u8; 16];
 
-/// So many generations before the present one are remembered.
-const HISTORY_MAX: usize = 8;
-const VERSION: u8 = 1;
-const HEAD_BYTES: usize = 24 + HISTORY_MAX * 16;
-const ROW_BYTES: usize = 24;
+/// None: what is zero names nothing.
+pub const NO_GENERATION: Generation = [0; 16];
 
-const _: () = assert!(HEAD_BYTES == 152);
+/// So many generations before the present one are remembered: each opening draws one, and what has seen fewer of them is known
+/// to be old.
+pub(super) const HISTORY_MAX: usize = 32;
+const VERSION: u8 = 1;
+const HISTORY_AT: usize = 64;
+const HEAD_BYTES: usize = HISTORY_AT + HISTORY_MAX * 16;
+const ROW_BYTES: usize = 40;
+
+const _: () = assert!(HEAD_BYTES == 576);
 const _: () = assert!(HEAD_BYTES + LEGS_MAX * ROW_BYTES <= crate::meta::LABEL_STATE_BYTES_MAX);
+
+/// What the label of a leg said last. A leg that was dropped while that was being written may have either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftAt {
+    /// The generation that was there for sure.
+    pub last: Generation,
+    /// The one that was being written; [`NO_GENERATION`] if none was.
+    pub or: Generation,
+}
+
+impl LeftAt {
+    /// Whether a label that says this is the one.
+    pub fn is(&self, generation: Generation) -> bool {
+        generation == self.last || (generation == self.or && generation != NO_GENERATION)
+    }
+}
+
+impl From<Generation> for LeftAt {
+    fn from(last: Generation) -> Self {
+        LeftAt { last, or: NO_GENERATION }
+    }
+}
 
 /// How a leg stands. A leg that is not in sync is known by the generation that its own label had last: what is there under
 /// another one is something else, and is copied whole.
@@ -26,33 +53,43 @@ pub enum LegState {
     /// It was dropped, and lacks what was written since.
     Behind {
         /// Of its label.
-        at: Generation,
+        at: LeftAt,
     },
     /// It gets what is written, and lacks what its bitmap says.
     Resyncing {
         /// Of its label.
-        at: Generation,
+        at: LeftAt,
     },
     /// It has other content than it had: nothing is written there any more.
     Failed {
         /// Of its label.
-        at: Generation,
+        at: LeftAt,
     },
 }
 
 impl LegState {
-    fn parts(self) -> (u8, Generation) {
+    /// What its label said last, if it is not in sync.
+    pub fn left_at(self) -> Option<LeftAt> {
         match self {
-            LegState::InSync => (1, [0; 16]),
-            LegState::Behind { at } => (2, at),
-            LegState::Resyncing { at } => (3, at),
-            LegState::Failed { at } => (4, at),
+            LegState::InSync => None,
+            LegState::Behind { at } | LegState::Resyncing { at } | LegState::Failed { at } => {
+                Some(at)
+            }
         }
     }
 
-    fn of(number: u8, at: Generation) -> Option<Self> {
+    fn number(self) -> u8 {
+        match self {
+            LegState::InSync => 1,
+            LegState::Behind { .. } => 2,
+            LegState::Resyncing { .. } => 3,
+            LegState::Failed { .. } => 4,
+        }
+    }
+
+    fn of(number: u8, at: LeftAt) -> Option<Self> {
         match number {
-            1 if at == [0; 16] => Some(LegState::InSync),
+            1 if at == NO_GENERATION.into() => Some(LegState::InSync),
             2 => Some(LegState::Behind { at }),
             3 => Some(LegState::Resyncing { at }),
             4 => Some(LegState::Failed { at }),
@@ -66,7 +103,13 @@ impl LegState {
 pub struct MirrorState {
     /// Of the data on this leg.
     pub generation: Generation,
-    /// Those before it, the newest first; eight at most, none is zero.
+    /// The one that is being drawn, while not all legs in sync know of it; else [`NO_GENERATION`].
+    pub next: Generation,
+    /// Which life of the data this is, for whoever remembers some of it: drawn anew when that may have become other data than it was.
+    pub incarnation: [u8; 16],
+    /// When the generation was drawn, in seconds since 1970, by the clock of who drew it; 0 if that had none.
+    pub drawn_at: u64,
+    /// Generations before it, the newest first; 32 at most, none is zero.
     pub history: Vec<Generation>,
     /// Regions have 2 to the power of this bytes.
     pub region_shift: u8,
@@ -77,11 +120,21 @@ pub struct MirrorState {
 impl MirrorState {
     /// The next generation of the data: the present one becomes history.
     pub fn advance(&mut self, next: Generation) {
-        if self.generation != [0; 16] {
-            self.history.insert(0, self.generation);
+        self.remember(self.generation);
+        (self.generation, self.next) = (next, NO_GENERATION);
+    }
+
+    /// What has this generation is older.
+    pub fn remember(&mut self, generation: Generation) {
+        if generation != NO_GENERATION {
+            self.history.insert(0, generation);
             self.history.truncate(HISTORY_MAX);
         }
-        self.generation = next;
+    }
+
+    /// Whether legs that say so of one generation say the same, whatever is about to come.
+    pub fn says_as(&self, other: &MirrorState) -> bool {
+        *self == MirrorState { next: self.next, ..other.clone() }
     }
 
     /// It as bytes for a label.
@@ -89,12 +142,16 @@ impl MirrorState {
         let mut out = vec![VERSION, self.legs.len() as u8, self.region_shift];
         out.resize(8, 0);
         out.extend(self.generation);
+        out.extend(self.next);
+        out.extend(self.incarnation);
+        out.extend(self.drawn_at.to_le_bytes());
         self.history.iter().take(HISTORY_MAX).for_each(|generation| out.extend(generation));
         out.resize(HEAD_BYTES, 0);
         for leg in &self.legs {
-            let (number, at) = leg.parts();
-            out.extend([number, 0, 0, 0, 0, 0, 0, 0]);
-            out.extend(at);
+            let LeftAt { last, or } = leg.left_at().unwrap_or(NO_GENERATION.into());
+            out.extend([leg.number(), 0, 0, 0, 0, 0, 0, 0]);
+            out.extend(last);
+            out.extend(or);
         }
         out
     }
@@ -119,13 +176,20 @@ impl MirrorState {
             return fault("has regions of a size that there is not");
         }
         let id = |from: &[u8]| -> Generation { from.try_into().expect("16 bytes") };
-        let history: Vec<_> = head[24..].chunks(16).map(id).collect();
-        let legs: Option<Vec<_>> =
-            rows.chunks(ROW_BYTES).map(|row| LegState::of(row[0], id(&row[8..]))).collect();
+        let history: Vec<_> = head[HISTORY_AT..].chunks(16).map(id).collect();
+        let leg =
+            |row: &[u8]| LegState::of(row[0], LeftAt { last: id(&row[8..24]), or: id(&row[24..]) });
+        let legs: Option<Vec<_>> = rows.chunks(ROW_BYTES).map(leg).collect();
         let Some(legs) = legs else { return fault("has a leg in a state that there is not") };
-        let history = history.into_iter().take_while(|id| *id != [0; 16]).collect();
-        let state =
-            MirrorState { generation: id(&head[8..24]), history, region_shift: head[2], legs };
+        let state = MirrorState {
+            generation: id(&head[8..24]),
+            next: id(&head[24..40]),
+            incarnation: id(&head[40..56]),
+            drawn_at: u64::from_le_bytes(head[56..HISTORY_AT].try_into().expect("8 bytes")),
+            history: history.into_iter().take_while(|id| *id != NO_GENERATION).collect(),
+            region_shift: head[2],
+            legs,
+        };
         match state.encode() == bytes {
             true => Ok(state),
             false => fault("has bytes where zeroes belong"),
@@ -152,15 +216,17 @@ mod tests {
     use super::*;
 
     fn sample() -> MirrorState {
-        let at = [9; 16];
+        let at = LeftAt { last: [9; 16], or: [8; 16] };
         let legs = vec![
             LegState::InSync,
             LegState::Behind { at },
-            LegState::Resyncing { at: [0; 16] },
+            LegState::Resyncing { at: [0; 16].into() },
             LegState::Failed { at },
         ];
         let history = vec![[2; 16], [3; 16]];
-        MirrorState { generation: [1; 16], history, region_shift: 21, legs }
+        let (generation, next, incarnation) = ([1; 16], [4; 16], [5; 16]);
+        let drawn_at = 0x0706;
+        MirrorState { generation, next, incarnation, drawn_at, history, region_shift: 21, legs }
     }
 
     #[test]
@@ -170,27 +236,32 @@ mod tests {
             state.legs.resize(count, LegState::InSync);
             assert_eq!(MirrorState::decode(&state.encode()), Ok(state.clone()));
         }
-        for next in 20..40 {
+        for next in 20..60 {
             let before = state.clone();
             state.advance([next; 16]);
             assert_eq!(state.history[0], before.generation);
             assert_eq!(state.history[1..], before.history[..state.history.len() - 1]);
             assert_eq!(MirrorState::decode(&state.encode()), Ok(state.clone()));
         }
-        assert_eq!(state.history.len(), 8);
+        assert_eq!((state.history.len(), state.next), (32, NO_GENERATION));
     }
 
     #[test]
     fn the_bytes_are_those_of_the_document() {
         let bytes = sample().encode();
-        assert_eq!(bytes.len(), 152 + 4 * 24);
+        assert_eq!(bytes.len(), 576 + 4 * 40);
         assert_eq!(bytes[..8], [1, 4, 21, 0, 0, 0, 0, 0]);
-        assert_eq!((&bytes[8..24], &bytes[24..40]), (&[1; 16][..], &[2; 16][..]));
-        assert_eq!((&bytes[40..56], &bytes[56..152]), (&[3; 16][..], &[0; 96][..]));
+        assert_eq!((&bytes[8..24], &bytes[24..40]), (&[1; 16][..], &[4; 16][..]));
+        assert_eq!((&bytes[40..56], &bytes[56..64]), (&[5; 16][..], &[6, 7, 0, 0, 0, 0, 0, 0][..]));
+        assert_eq!((&bytes[64..80], &bytes[80..96]), (&[2; 16][..], &[3; 16][..]));
+        assert_eq!(bytes[96..576], [0; 480]);
         for (leg, number) in [(0, 1), (1, 2), (2, 3), (3, 4)] {
-            assert_eq!(bytes[152 + leg * 24..][..8], [number, 0, 0, 0, 0, 0, 0, 0]);
+            assert_eq!(bytes[576 + leg * 40..][..8], [number, 0, 0, 0, 0, 0, 0, 0]);
         }
-        assert_eq!(bytes[152 + 24 + 8..][..16], [9; 16]);
+        assert_eq!(
+            (&bytes[576 + 40 + 8..][..16], &bytes[576 + 40 + 24..][..16]),
+            (&[9; 16][..], &[8; 16][..])
+        );
     }
 
     /// There is one way to write it, and nothing else is read.
@@ -208,13 +279,16 @@ mod tests {
             }
             assert!(MirrorState::decode(&good[..at]).is_err());
         }
-        for (at, value) in [(0, 2), (1, 3), (1, 9), (2, 19), (3, 1), (75, 1), (152, 0), (153, 1)] {
+        for (at, value) in [(0, 2), (1, 3), (1, 9), (2, 19), (3, 1), (115, 1), (576, 0), (577, 1)] {
             let mut bytes = good.clone();
             bytes[at] = value;
             assert!(MirrorState::decode(&bytes).is_err(), "{value} at {at}");
         }
-        let mut bytes = good.clone();
-        bytes[160] = 1;
-        assert!(MirrorState::decode(&bytes).is_err(), "a leg in sync is at no other generation");
+        for at in [584, 600] {
+            let mut bytes = good.clone();
+            bytes[at] = 1;
+            let says = MirrorState::decode(&bytes);
+            assert!(says.is_err(), "a leg in sync is at no other generation");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Labels as crashes, absences and mistakes leave them, and what is made of them.
 
 use super::*;
+use crate::mirror::state::LeftAt;
 use LegState::{Behind, Failed, InSync, Resyncing};
 
 fn id(number: u8) -> Generation {
@@ -8,8 +9,20 @@ fn id(number: u8) -> Generation {
 }
 
 fn state(generation: u8, history: &[u8], legs: &[LegState]) -> Option<MirrorState> {
-    let history = history.iter().map(|&number| id(number)).collect();
-    Some(MirrorState { generation: id(generation), history, region_shift: 20, legs: legs.into() })
+    Some(MirrorState {
+        generation: id(generation),
+        next: NO_GENERATION,
+        incarnation: id(77),
+        drawn_at: 0,
+        history: history.iter().map(|&number| id(number)).collect(),
+        region_shift: 20,
+        legs: legs.into(),
+    })
+}
+
+/// One that announces that generation.
+fn next(number: u8, says: Option<MirrorState>) -> Option<MirrorState> {
+    says.map(|state| MirrorState { next: id(number), ..state })
 }
 
 fn plan(seen: &[Option<MirrorState>], degraded: bool) -> OpeningPlan {
@@ -22,7 +35,7 @@ const BOTH: [LegState; 2] = [InSync, InSync];
 fn legs_that_say_the_same_are_all_current() {
     let both = state(5, &[4], &BOTH);
     let plan = plan(&[both.clone(), both.clone()], false);
-    assert_eq!((plan.current, plan.changes, plan.resync), (0b11, false, vec![]));
+    assert_eq!((plan.current, plan.forgets, plan.resync), (0b11, false, vec![]));
     assert_eq!(Some(plan.state), both);
 }
 
@@ -32,24 +45,24 @@ fn a_leg_that_names_others_as_current_is_not_served_alone() {
     let alone = [None, state(5, &[4], &BOTH)];
     assert_eq!(decide(&alone, false), Err(OpeningRefusal::Missing { legs: 0b01 }));
     let degraded = plan(&alone, true);
-    assert_eq!((degraded.current, degraded.changes), (0b10, true));
-    assert_eq!(degraded.state.legs, [Behind { at: id(5) }, InSync]);
+    assert_eq!((degraded.current, degraded.forgets), (0b10, true));
+    assert_eq!(degraded.state.legs, [Behind { at: id(5).into() }, InSync]);
     // Who has it on record that the other is behind needs nobody.
-    let known = plan(&[None, state(6, &[5], &[Behind { at: id(5) }, InSync])], false);
-    assert_eq!((known.current, known.changes), (0b10, false));
+    let known = plan(&[None, state(6, &[5], &[Behind { at: id(5).into() }, InSync])], false);
+    assert_eq!((known.current, known.forgets), (0b10, false));
     let three = [state(5, &[], &[InSync; 3]), state(5, &[], &[InSync; 3]), None];
     assert_eq!(decide(&three, false), Err(OpeningRefusal::Missing { legs: 0b100 }));
 }
 
 #[test]
 fn a_leg_that_was_dropped_gets_what_its_bitmap_says() {
-    let ahead = state(6, &[5, 4], &[InSync, Behind { at: id(5) }]);
+    let ahead = state(6, &[5, 4], &[InSync, Behind { at: id(5).into() }]);
     let back = plan(&[ahead.clone(), state(5, &[4], &BOTH)], false);
-    assert_eq!((back.current, back.changes), (0b01, false));
+    assert_eq!((back.current, back.forgets), (0b01, false));
     assert_eq!(back.resync, [(1, ResyncExtent::Bitmap)]);
     assert_eq!(Some(back.state), ahead);
     // Rule 25: an older copy of it, and one that nobody has seen.
-    for old in [state(4, &[3], &BOTH), state(0, &[], &[InSync, Resyncing { at: id(0) }])] {
+    for old in [state(4, &[3], &BOTH), state(0, &[], &[InSync, Resyncing { at: id(0).into() }])] {
         let back = plan(&[ahead.clone(), old], false);
         assert_eq!(back.resync, [(1, ResyncExtent::Full)]);
     }
@@ -58,7 +71,7 @@ fn a_leg_that_was_dropped_gets_what_its_bitmap_says() {
 /// Rule 25: while one leg was away the history has overflowed.
 #[test]
 fn where_a_leg_was_left_is_known_however_long_it_is_away() {
-    let away = Behind { at: id(1) };
+    let away = Behind { at: id(1).into() };
     let ahead = state(20, &[19, 18, 17, 16, 15, 14, 13, 12], &[InSync, InSync, away]);
     let back = plan(&[ahead.clone(), ahead.clone(), state(1, &[], &[InSync; 3])], false);
     assert_eq!((back.current, back.resync), (0b011, vec![(2, ResyncExtent::Bitmap)]));
@@ -71,8 +84,8 @@ fn where_a_leg_was_left_is_known_however_long_it_is_away() {
 #[test]
 fn legs_that_were_served_apart_are_refused() {
     let apart = [
-        state(7, &[5, 4], &[InSync, Behind { at: id(5) }]),
-        state(8, &[5, 4], &[Behind { at: id(5) }, InSync]),
+        state(7, &[5, 4], &[InSync, Behind { at: id(5).into() }]),
+        state(8, &[5, 4], &[Behind { at: id(5).into() }, InSync]),
     ];
     for degraded in [false, true] {
         let refusal = decide(&apart, degraded).unwrap_err();
@@ -84,58 +97,95 @@ fn legs_that_were_served_apart_are_refused() {
     // Also if they claim each other, or one generation means two things.
     let circle = [state(7, &[8], &BOTH), state(8, &[7], &BOTH)];
     assert!(matches!(decide(&circle, true), Err(OpeningRefusal::SplitBrain { .. })));
-    let two = [state(7, &[5], &[InSync, Behind { at: id(5) }]), state(7, &[5], &BOTH)];
+    let two = [state(7, &[5], &[InSync, Behind { at: id(5).into() }]), state(7, &[5], &BOTH)];
     assert!(matches!(decide(&two, true), Err(OpeningRefusal::SplitBrain { .. })));
 }
 
 /// Rule 6: what was being copied to says so, and is not whole before its label has the generation.
 #[test]
 fn half_a_replacement_is_not_served() {
-    let half = state(5, &[4], &[InSync, Resyncing { at: id(5) }]);
-    let source = state(9, &[8, 5], &[InSync, Resyncing { at: id(5) }]);
+    let half = state(5, &[4], &[InSync, Resyncing { at: id(5).into() }]);
+    let source = state(9, &[8, 5], &[InSync, Resyncing { at: id(5).into() }]);
     for degraded in [false, true] {
         let refused = decide(&[None, half.clone()], degraded);
         assert_eq!(refused, Err(OpeningRefusal::NoneInSync));
     }
     let on = plan(&[source.clone(), half.clone()], false);
-    assert_eq!((on.current, on.changes), (0b01, false));
-    assert_eq!(on.resync, [(1, ResyncExtent::Bitmap)], "it goes on where it was");
-    // One that does not say that it was being copied to is from before.
-    let before = plan(&[source, state(5, &[4], &BOTH)], false);
+    assert_eq!((on.current, on.resync), (0b01, vec![(1, ResyncExtent::Bitmap)]), "it goes on");
+    // A copy of it from before that: it was copied to since, under another name.
+    let before = plan(&[source, state(8, &[], &BOTH)], false);
     assert_eq!(before.resync, [(1, ResyncExtent::Full)]);
-    // The crash came before the source had it on record.
-    let begun = plan(&[state(6, &[5], &[InSync, Behind { at: id(5) }]), half.clone()], false);
-    assert_eq!(begun.resync, [(1, ResyncExtent::Bitmap)]);
-    // And after the source has it on record as in sync, before it says so itself.
-    let ended = plan(&[state(10, &[9, 8, 5], &BOTH), half], false);
-    assert_eq!((ended.current, ended.changes), (0b01, true));
-    assert_eq!(ended.resync, [(1, ResyncExtent::Bitmap)]);
-    assert_eq!(ended.state.legs, [InSync, Behind { at: id(5) }]);
+    // The crash came when the source had on record that it begins, and the other had not.
+    let named = LegState::Resyncing { at: LeftAt { last: id(4), or: id(5) } };
+    let begun = state(6, &[4], &[InSync, named]);
+    for other in [state(4, &[], &BOTH), half.clone()] {
+        assert_eq!(plan(&[begun.clone(), other], false).resync, [(1, ResyncExtent::Bitmap)]);
+    }
+    // And after the source has it on record as in sync, before it says so itself: it knows that it is about to.
+    let ended = plan(&[state(10, &[9, 8], &BOTH), next(10, half.clone())], false);
+    assert_eq!((ended.current, ended.resync), (0b01, vec![(1, ResyncExtent::Bitmap)]));
+    assert_eq!(ended.state.legs, [InSync, Behind { at: id(5).into() }]);
+    let other = plan(&[state(10, &[9, 8], &BOTH), half], false);
+    assert_eq!(other.resync, [(1, ResyncExtent::Full)]);
 }
 
-/// A crash between the labels of two legs: both had all that was completed.
+/// The only leg that has all data is an old copy: the one that was copied to knows the one that was in its place.
 #[test]
-fn a_change_that_was_cut_off_drops_nobody() {
-    let legs = [InSync, InSync, Behind { at: id(4) }];
+fn an_old_source_is_not_copied_from() {
+    let half = state(5, &[9, 8], &[InSync, Resyncing { at: id(5).into() }]);
+    let old = state(8, &[7], &[InSync, Behind { at: id(4).into() }]);
+    for degraded in [false, true] {
+        let refused = decide(&[old.clone(), half.clone()], degraded).unwrap_err();
+        assert_eq!(refused, OpeningRefusal::Old { leg: 0, by: 1 });
+    }
+    let right = state(10, &[9, 8], &[InSync, Resyncing { at: id(5).into() }]);
+    assert_eq!(plan(&[right, half], false).resync, [(1, ResyncExtent::Bitmap)]);
+}
+
+/// Rule 25: a crash between the labels of two legs drops nobody, since both had all that was completed; what does not know what
+/// was being drawn is an old copy.
+#[test]
+fn what_knows_nothing_of_the_last_opening_is_an_old_copy() {
+    let legs = [InSync, InSync, Behind { at: id(4).into() }];
     let ahead = state(5, &[4, 3], &legs);
-    let cut = [ahead.clone(), state(4, &[3], &[InSync; 3]), None];
+    let cut = [ahead.clone(), next(5, state(4, &[3], &[InSync; 3])), None];
     let on = plan(&cut, false);
-    assert_eq!((on.current, on.changes), (0b011, true), "a new generation is due");
+    assert_eq!((on.current, on.resync), (0b011, vec![]));
+    assert_eq!((Some(on.recorded), on.state.legs), (ahead.clone(), legs.to_vec()));
+    // Also where more was announced, and not drawn, on some of them.
+    let half = [ahead.clone(), next(6, ahead.clone()), None];
+    assert_eq!(plan(&half, false).current, 0b011);
     // The dropped one alone does not know, and needs somebody's word.
     let dropped = [None, None, state(4, &[3], &[InSync; 3])];
     assert_eq!(decide(&dropped, false), Err(OpeningRefusal::Missing { legs: 0b011 }));
-    // Two generations back is an old copy.
-    let old = plan(&[ahead, state(3, &[], &[InSync; 3]), None], false);
-    assert_eq!((old.current, old.resync), (0b001, vec![(1, ResyncExtent::Full)]));
-    assert_eq!(old.state.legs[1], Behind { at: id(5) });
+    let old = [state(4, &[3], &[InSync; 3]), next(4, state(3, &[], &[InSync; 3]))];
+    for old in old {
+        let old = plan(&[ahead.clone(), old, None], false);
+        assert_eq!((old.current, old.resync), (0b001, vec![(1, ResyncExtent::Full)]));
+        assert_eq!(old.state.legs[1], Behind { at: id(5).into() });
+    }
+}
+
+/// A leg that was dropped while its label was being written has either.
+#[test]
+fn what_a_dropped_leg_may_have_been_given_is_known() {
+    let at = LeftAt { last: id(4), or: id(5) };
+    let ahead = state(6, &[3], &[InSync, Behind { at }]);
+    for other in [state(4, &[], &BOTH), state(5, &[4], &BOTH)] {
+        let back = plan(&[ahead.clone(), other], false);
+        assert_eq!(back.resync, [(1, ResyncExtent::Bitmap)]);
+    }
+    // One that is missing at an opening, too, if that was being drawn.
+    let alone = plan(&[next(5, state(4, &[], &BOTH)), None], true);
+    assert_eq!(alone.state.legs[1], Behind { at });
 }
 
 /// Rule 16: other content is left alone.
 #[test]
 fn a_failed_leg_is_not_written() {
-    let failed = state(6, &[5], &[InSync, Failed { at: id(5) }]);
+    let failed = state(6, &[5], &[InSync, Failed { at: id(5).into() }]);
     let on = plan(&[failed, state(5, &[4], &BOTH)], false);
-    assert_eq!((on.current, on.changes, on.resync), (0b01, false, vec![]));
+    assert_eq!((on.current, on.resync), (0b01, vec![]));
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn reopen(
         .collect();
     let legs = contents.iter().zip(&disks);
     let legs = legs.map(|(content, disk)| content.as_ref().and_then(|_| leg(disk))).collect();
-    let mut mirror = Mirror::open(legs, config(150, degraded))?;
+    let mut mirror = Mirror::open(legs, config(degraded))?;
     mirror.canary = canary;
     let mut world = World::new(mirror, disks, Order::Turns, 7);
     world.is_recording = false;

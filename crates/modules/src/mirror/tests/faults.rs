@@ -34,7 +34,7 @@ fn a_leg_that_lacks_something_is_not_the_truth() {
 /// The bits of a leg are clear on all legs before it is in sync.
 #[test]
 fn a_leg_is_in_sync_when_its_bits_say_so() {
-    let behind = state(9, &[InSync, Behind { at: [8; 16] }]);
+    let behind = state(9, &[InSync, Behind { at: [8; 16].into() }]);
     let old = state(8, &[InSync; 2]);
     let contents = vec![formatted(0, &behind, [0, 0b10]), formatted(1, &old, [0, 0])];
     let mut world = World::open(contents, Order::Last(1), 1);
@@ -116,6 +116,15 @@ fn the_last_leg_may_take_its_time() {
     assert_eq!(world.errors, 0);
 }
 
+fn three() -> World {
+    let contents = (0..3).map(|leg| formatted(leg, &state(9, &[InSync; 3]), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    world.write(SMALL, 1, 1, false);
+    world.wait();
+    world
+}
+
 fn two() -> World {
     let contents = (0..2).map(|leg| formatted(leg, &state(9, &[InSync; 2]), [0, 0]));
     let mut world = World::open(contents.collect(), Order::Turns, 1);
@@ -131,7 +140,7 @@ fn two_with_status(knows: [bool; 2]) -> World {
         .map(|leg| Disk::new(DISK_BYTES, formatted(leg, &state(9, &[InSync; 2]), [0, 0])))
         .collect();
     disks.iter().zip(knows).for_each(|(disk, knows)| disk.claim_status(true, knows));
-    let mirror = Mirror::open(disks.iter().map(leg).collect(), config(20, false)).unwrap();
+    let mirror = Mirror::open(disks.iter().map(leg).collect(), config(false)).unwrap();
     let mut world = World::new(mirror, disks, Order::Turns, 1);
     world.is_recording = false;
     world
@@ -295,5 +304,44 @@ fn zeroes_are_written_in_pieces() {
         world.wait();
         assert!(world.reads.iter().all(|(_, bytes)| bytes.iter().all(|byte| *byte == 0)));
         assert_eq!((differ(&world.disks), world.reads.len()), (None, 4));
+    }
+}
+
+/// A leg that is dropped while its label is written has one of two, and either is known.
+#[test]
+fn a_leg_that_is_dropped_in_the_middle_of_a_label_gets_what_its_bitmap_says() {
+    for is_written in [false, true] {
+        let mut world = three();
+        world.disks[0].fail(Some(ErrorKind::NoSpace));
+        world.write(SMALL, 1, 2, false);
+        let is_drawing = |world: &World| {
+            let leg = world.mirror.legs[1].as_ref().unwrap();
+            leg.or == world.mirror.state.generation && leg.label_since.is_some()
+        };
+        while !is_drawing(&world) {
+            world.turn();
+            assert!(world.step());
+        }
+        // The flush before it.
+        world.disks[1].execute(0);
+        world.turn();
+        assert_eq!(world.disks[1].queued_of(Op::Write).len(), 1);
+        for _ in 0..9 {
+            world.now = world.now + Duration::from_secs(1);
+            (0..world.disks[2].queued()).for_each(|_| world.disks[2].execute(0));
+            world.turn();
+        }
+        assert_eq!(letters(&world), "BBS");
+        world.disks[0].fail(None);
+        if !is_written {
+            world.disks[1].fail(Some(ErrorKind::Io));
+            world.disks[1].execute(0);
+            world.disks[1].lose();
+        }
+        world.bring_back(1);
+        assert_eq!(world.mirror.resync.full, 0, "written: {is_written}");
+        world.bring_back(0);
+        world.heal().unwrap();
+        assert_eq!((differ(&world.disks), world.errors), (None, 0));
     }
 }

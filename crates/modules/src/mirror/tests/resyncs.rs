@@ -41,7 +41,7 @@ fn a_resync_ends_beside_a_writer_when_another_leg_is_away() {
 /// What cannot be read is passed over, and tried again when the rest is there for good.
 #[test]
 fn a_block_that_cannot_be_read_holds_up_its_region_only() {
-    let behind = state(9, &[InSync, Behind { at: [8; 16] }]);
+    let behind = state(9, &[InSync, Behind { at: [8; 16].into() }]);
     let old = state(8, &[InSync; 2]);
     let contents = vec![formatted(0, &behind, [0b10; 2]), formatted(1, &old, [0; 2])];
     let mut world = World::open(contents, Order::Turns, 1);

@@ -1,6 +1,7 @@
 //! [`World`]: a mirror over disks that do what is submitted in an order that a seed decides, with a user, who knows what was
 //! promised, and a record of all moments at which a crash could come.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,19 +22,25 @@ pub const DISK_BYTES: u64 = MIRROR_DATA_START + DATA_BYTES;
 /// The first block of the second region.
 pub const SMALL: u64 = 256;
 
-/// Numbered generations.
-pub struct Counter(pub u8);
+thread_local! {
+    static DRAWN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Numbered generations, none of which is drawn twice by a test.
+struct Counter;
 
 impl DrawGeneration for Counter {
     fn draw(&mut self) -> Generation {
-        self.0 += 1;
-        [self.0; 16]
+        DRAWN.set(DRAWN.get() + 1);
+        let mut drawn = [0xd0; 16];
+        drawn[8..].copy_from_slice(&DRAWN.get().to_be_bytes());
+        drawn
     }
 }
 
-pub fn config(first: u8, degraded: bool) -> MirrorConfig {
+pub fn config(degraded: bool) -> MirrorConfig {
     MirrorConfig {
-        generations: Box::new(Counter(first)),
+        generations: Box::new(Counter),
         pool: Pool::new(1 << 20),
         degraded,
         leg_timeout: Duration::from_secs(5),
@@ -42,7 +49,15 @@ pub fn config(first: u8, degraded: bool) -> MirrorConfig {
 
 pub fn state(generation: u8, legs: &[LegState]) -> MirrorState {
     let history = if generation > 1 { vec![[generation - 1; 16]] } else { Vec::new() };
-    MirrorState { generation: [generation; 16], history, region_shift: 20, legs: legs.into() }
+    MirrorState {
+        generation: [generation; 16],
+        next: NO_GENERATION,
+        incarnation: [7; 16],
+        drawn_at: 0,
+        history,
+        region_shift: 20,
+        legs: legs.into(),
+    }
 }
 
 fn label(leg: usize, state: &MirrorState) -> Label {
@@ -180,7 +195,7 @@ impl World {
         let disks: Vec<_> =
             contents.into_iter().map(|content| Disk::new(DISK_BYTES, content)).collect();
         let legs = disks.iter().map(leg).collect();
-        let mirror = Mirror::open(legs, config(100, false)).unwrap_or_else(|e| panic!("{e}"));
+        let mirror = Mirror::open(legs, config(false)).unwrap_or_else(|e| panic!("{e}"));
         World::new(mirror, disks, order, seed)
     }
 
