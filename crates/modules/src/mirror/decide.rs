@@ -28,8 +28,18 @@ pub struct OpeningPlan {
     pub current: u8,
     /// Legs that are there and have to be copied to, counted from 0: each as it is on record, until that begins.
     pub resync: Vec<(usize, ResyncExtent)>,
-    /// A leg is missing that may have more than is served from now on.
+    /// There may be more than is served from now on, on a leg that is missing, or that is not the truth any more.
     pub forgets: bool,
+}
+
+/// What whoever opens a mirror wants of it, having been told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpeningWish {
+    /// Legs that are missing may have newer data. Default: then it is refused.
+    pub degraded: bool,
+    /// This leg is the truth, where legs were served apart, or none has all data: all others are copied from it. Default: none, and
+    /// refused where nothing needs it.
+    pub from: Option<usize>,
 }
 
 /// Why a mirror is not opened. Legs are counted from 0.
@@ -46,6 +56,8 @@ pub enum OpeningRefusal {
         legs: [usize; 2],
         /// Their generations.
         generations: [Generation; 2],
+        /// When those were drawn, in seconds since 1970; 0 if that is not known.
+        drawn_at: [u64; 2],
     },
     /// None of those that are there has all data.
     NoneInSync,
@@ -56,6 +68,16 @@ pub enum OpeningRefusal {
         /// Which knows it.
         by: usize,
     },
+    /// A leg is to be the truth that is not there.
+    Absent {
+        /// Which.
+        leg: usize,
+    },
+    /// A leg is to be the truth, and it is known without that which have all data.
+    Undisputed {
+        /// Those that have, as bits.
+        current: u8,
+    },
     /// Legs are missing that may have more than those that are there.
     Missing {
         /// Which, as bits.
@@ -63,12 +85,63 @@ pub enum OpeningRefusal {
     },
 }
 
-/// Decides, by what the label of each leg says, none if it is missing. `degraded`: whoever asks has been told that
-/// missing legs may have more.
+/// Decides, by what the label of each leg says, none if it is missing.
 ///
 /// # Errors
-/// Serving would show, or overwrite, data that may not be the newest.
-pub fn decide(seen: &[Option<MirrorState>], degraded: bool) -> Result<OpeningPlan, OpeningRefusal> {
+/// Serving would show, or overwrite, data that may not be the newest; or a leg is to be the truth for no reason.
+pub fn decide(
+    seen: &[Option<MirrorState>],
+    wish: OpeningWish,
+) -> Result<OpeningPlan, OpeningRefusal> {
+    let by_labels = compare(seen, wish.degraded);
+    let Some(leg) = wish.from else { return by_labels };
+    match by_labels {
+        Ok(OpeningPlan { current, .. }) => Err(OpeningRefusal::Undisputed { current }),
+        Err(
+            OpeningRefusal::SplitBrain { .. }
+            | OpeningRefusal::NoneInSync
+            | OpeningRefusal::Old { .. },
+        ) => take(seen, leg, wish.degraded),
+        other => other,
+    }
+}
+
+/// As somebody has decided: this leg is the truth.
+fn take(
+    seen: &[Option<MirrorState>],
+    leg: usize,
+    degraded: bool,
+) -> Result<OpeningPlan, OpeningRefusal> {
+    let Some(Some(own)) = seen.get(leg) else { return Err(OpeningRefusal::Absent { leg }) };
+    let recorded = MirrorState { next: NO_GENERATION, ..own.clone() };
+    let (mut state, mut resync, mut missing) = (recorded.clone(), Vec::new(), 0);
+    for (other, says) in seen.iter().enumerate().filter(|(other, _)| *other != leg) {
+        let stands = &mut state.legs[other];
+        match (says, *stands) {
+            (_, LegState::Failed { .. }) => {}
+            (Some(says), _) => {
+                // It is older from now on, and is copied whole, by whatever it is known.
+                *stands = LegState::Behind { at: NO_GENERATION.into() };
+                resync.push((other, ResyncExtent::Full));
+                if says.generation != own.generation && !state.history.contains(&says.generation) {
+                    state.remember(says.generation);
+                }
+            }
+            (None, LegState::InSync) => {
+                missing |= 1 << other;
+                *stands = LegState::Behind { at: LeftAt { last: own.generation, or: own.next } };
+            }
+            (None, _) => {}
+        }
+    }
+    state.legs[leg] = LegState::InSync;
+    if missing != 0 && !degraded {
+        return Err(OpeningRefusal::Missing { legs: missing });
+    }
+    Ok(OpeningPlan { state, recorded, current: 1 << leg, resync, forgets: true })
+}
+
+fn compare(seen: &[Option<MirrorState>], degraded: bool) -> Result<OpeningPlan, OpeningRefusal> {
     check_shape(seen)?;
     let there = || seen.iter().enumerate().filter_map(|(leg, state)| Some((leg, state.as_ref()?)));
     // What a leg says that was being copied to counts for nothing: it is half of one and half of another.
@@ -147,6 +220,7 @@ fn split_brain(one: (usize, &MirrorState), other: (usize, &MirrorState)) -> Open
     OpeningRefusal::SplitBrain {
         legs: [one.0, other.0],
         generations: [one.1.generation, other.1.generation],
+        drawn_at: [one.1.drawn_at, other.1.drawn_at],
     }
 }
 
@@ -191,38 +265,81 @@ fn hex(generation: &Generation) -> String {
     generation.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// A moment in seconds since 1970, for people.
+fn when(seconds: u64) -> String {
+    if seconds == 0 {
+        return "at a time that is not known".into();
+    }
+    let (minutes, mut day, mut year) = (seconds / 60 % 1440, seconds / 86400, 1970);
+    let is_leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    while day >= 365 + u64::from(is_leap(year)) && year < 9999 {
+        day -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let mut month = 1;
+    for days in [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if day < days {
+            break;
+        }
+        (day, month) = (day - days, month + 1);
+    }
+    let (hour, minute, day) = (minutes / 60, minutes % 60, day + 1);
+    format!("on {year}-{month:02}-{day:02} at {hour:02}:{minute:02} UTC")
+}
+
+/// Legs as people count them here.
+fn list(legs: &u8) -> String {
+    let legs: Vec<_> =
+        (0..8).filter(|leg| legs >> leg & 1 == 1).map(|leg: u8| leg.to_string()).collect();
+    legs.join(", ")
+}
+
 impl fmt::Display for OpeningRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OpeningRefusal::Differ { legs: [a, b] } => write!(
                 f,
-                "legs {a} and {b}, counted from 0, do not say that they are of one mirror"
+                "legs {a} and {b}, counted from 0, do not say that they are of one mirror: give those of one"
             ),
-            OpeningRefusal::SplitBrain { legs: [a, b], generations: [one, other] } => write!(
+            OpeningRefusal::SplitBrain {
+                legs: [a, b],
+                generations: [one, other],
+                drawn_at: [then, later],
+            } => write!(
                 f,
-                "legs {a} and {b}, counted from 0, were written apart (generations {} and {}): neither has what \
-                 the other has; say from which to resync",
+                "legs {a} and {b}, counted from 0, were written apart, or one is a very old copy: leg {a} has generation {}, \
+                 drawn {}, and leg {b} generation {}, drawn {}; neither has what the other has; say from which to \
+                 resync, which gives up what the other has, or leave the other out and ask for a degraded opening",
                 hex(one),
-                hex(other)
+                when(*then),
+                hex(other),
+                when(*later)
             ),
             OpeningRefusal::NoneInSync => f.write_str(
-                "no leg that is there has all data: each was being copied to, or waited for it",
+                "no leg that is there has all data: each was being copied to, or waited for it; give one that has, or \
+                 say from which to resync, which has no more than what was copied to it",
             ),
             OpeningRefusal::Old { leg, by } => write!(
                 f,
                 "leg {leg}, counted from 0, is an old copy: leg {by} was copied to when another one was in its place; \
-                 put that one back"
+                 put that one back, or say from which to resync"
             ),
-            OpeningRefusal::Missing { legs } => {
-                let legs: Vec<_> =
-                    (0..8).filter(|leg| legs >> leg & 1 == 1).map(|leg| leg.to_string()).collect();
-                write!(
-                    f,
-                    "legs are missing that may have newer data ({}, counted from 0): give them, or ask for a \
-                     degraded opening",
-                    legs.join(", ")
-                )
+            OpeningRefusal::Absent { leg } => {
+                write!(f, "leg {leg}, counted from 0, is not there to resync from: give it")
             }
+            OpeningRefusal::Undisputed { current } => write!(
+                f,
+                "legs that have all data are known ({}, counted from 0): open it without saying from which to resync",
+                list(current)
+            ),
+            OpeningRefusal::Missing { legs } => write!(
+                f,
+                "legs are missing that may have newer data ({}, counted from 0): give them, or ask for a \
+                 degraded opening",
+                list(legs)
+            ),
         }
     }
 }

@@ -51,7 +51,7 @@ use self::regions::{Regions, bits};
 use self::resync::{Copy, Resync};
 
 pub use bitmap::{BITMAP_BYTES, BITMAP_OFFSET, MIRROR_DATA_START, region_shift};
-pub use decide::{OpeningPlan, OpeningRefusal, ResyncExtent, decide};
+pub use decide::{OpeningPlan, OpeningRefusal, OpeningWish, ResyncExtent, decide};
 pub use legs::MirrorLeg;
 pub use opening::MirrorError;
 pub use state::{Generation, LeftAt, LegState, MirrorState, NO_GENERATION, StateFault};
@@ -80,8 +80,10 @@ pub struct MirrorConfig {
     pub generations: Box<dyn DrawGeneration>,
     /// Memory for bitmaps.
     pub pool: Pool,
-    /// Whoever asks has been told that legs that are missing may have newer data. Default: no.
-    pub degraded: bool,
+    /// What whoever asks has been told, and wants all the same.
+    pub wish: OpeningWish,
+    /// Now, in seconds since 1970, for people to read; 0 if there is no clock.
+    pub opened_at: u64,
     /// A leg that has not answered for so long, of which a turn counts for a second at most, is dropped, while another is
     /// in sync. 5 seconds by custom.
     pub leg_timeout: Duration,
@@ -222,6 +224,8 @@ pub struct Mirror {
     news: Vec<VolumeEvent>,
     news_count: u64,
     now: Time,
+    /// The first that it was told; [`Time::NEVER`] before that.
+    begun: Time,
     /// What has passed for legs that are to answer: of each turn no more than a second, since nobody looks while a process
     /// stands still.
     counted: Time,
@@ -485,6 +489,7 @@ impl Volume for Mirror {
     fn turn(&mut self, now: Time) -> Time {
         self.counted = self.counted + now.since(self.now).min(TURN_MAX);
         self.now = self.now.max(now);
+        self.begun = self.begun.min(now);
         let mut next = Time::NEVER;
         for leg in self.legs.iter_mut().flatten() {
             next = next.min(leg.volume.turn(now));

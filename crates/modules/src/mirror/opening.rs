@@ -81,7 +81,10 @@ impl Mirror {
     ///
     /// # Errors
     /// They do not fit, or may not be served: see [`decide()`].
-    pub fn open(legs: Vec<Option<MirrorLeg>>, config: MirrorConfig) -> Result<Self, MirrorError> {
+    pub fn open(
+        legs: Vec<Option<MirrorLeg>>,
+        mut config: MirrorConfig,
+    ) -> Result<Self, MirrorError> {
         let count = legs.len();
         if !(2..=LEGS_MAX).contains(&count) {
             return Err(MirrorError::Count { legs: count });
@@ -90,7 +93,11 @@ impl Mirror {
         for (leg, at) in legs.iter().enumerate() {
             seen.push(at.as_ref().map(|at| state_of(leg, at)).transpose()?);
         }
-        let plan = decide(&seen, config.degraded).map_err(MirrorError::Refused)?;
+        let mut plan = decide(&seen, config.wish).map_err(MirrorError::Refused)?;
+        if plan.forgets {
+            // Who remembers some of it is not to take this for that (rule 23).
+            plan.state.incarnation = config.generations.draw();
+        }
         let (mut volumes, mut rest) = (Vec::new(), Vec::new());
         for (leg, at) in legs.into_iter().enumerate() {
             let is_used = plan.current >> leg & 1 == 1
@@ -138,8 +145,12 @@ impl Mirror {
         let block = u64::from(geometry.block_bytes);
         let mut features = geometry.features;
         features.discard &= features.write_zeroes;
-        let mut identity = IdentityHash::new(NAME);
-        identity.add(&whole);
+        // Its name stays, whatever becomes of its data.
+        let mut name = IdentityHash::new(NAME);
+        name.add(&whole);
+        let Identity { identity, .. } = name.identity();
+        name.add(&state.incarnation);
+        let Identity { incarnation, .. } = name.identity();
         // Of whole blocks, so that all that is copied is, too.
         let bytes = bytes / block * block;
         if bytes == 0 {
@@ -148,7 +159,7 @@ impl Mirror {
         let regions = Regions::new(bytes, state.region_shift, legs.len());
         Ok(Mirror {
             geometry: Geometry { bytes, features, ..geometry },
-            identity: identity.identity(),
+            identity: Identity { identity, incarnation },
             whole,
             legs,
             recorded: state.clone(),
@@ -177,6 +188,7 @@ impl Mirror {
             news: Vec::new(),
             news_count: 0,
             now: Time::ZERO,
+            begun: Time::NEVER,
             counted: Time::ZERO,
             is_late: false,
             reads: 0,
@@ -346,7 +358,8 @@ impl Mirror {
         let mut newest = self.state.clone();
         newest.advance([u8::MAX; 16]);
         seen[source] = Some(newest);
-        let plan = decide(&seen, true).map_err(MirrorError::Refused)?;
+        let wish = OpeningWish { degraded: true, from: None };
+        let plan = decide(&seen, wish).map_err(MirrorError::Refused)?;
         let Some((_, extent)) = plan.resync.iter().find(|(resynced, _)| *resynced == leg) else {
             return unfit("has other content than it had");
         };

@@ -113,6 +113,11 @@ impl Mirror {
     fn write_generation(&mut self) {
         self.record.stage = Stage::InSync;
         self.state.advance(self.record.next);
+        let passed = self.now.since(self.begun.min(self.now)).as_secs();
+        self.state.drawn_at = match self.config.opened_at {
+            0 => 0,
+            opened => opened.saturating_add(passed),
+        };
         self.recorded = self.state.clone();
         self.write_state(self.in_sync);
     }

@@ -25,6 +25,11 @@ fn next(number: u8, says: Option<MirrorState>) -> Option<MirrorState> {
     says.map(|state| MirrorState { next: id(number), ..state })
 }
 
+/// As it is decided by labels alone.
+fn decide(seen: &[Option<MirrorState>], degraded: bool) -> Result<OpeningPlan, OpeningRefusal> {
+    super::decide(seen, OpeningWish { degraded, from: None })
+}
+
 fn plan(seen: &[Option<MirrorState>], degraded: bool) -> OpeningPlan {
     decide(seen, degraded).unwrap_or_else(|refusal| panic!("{refusal}"))
 }
@@ -90,7 +95,8 @@ fn legs_that_were_served_apart_are_refused() {
     for degraded in [false, true] {
         let refusal = decide(&apart, degraded).unwrap_err();
         let generations = [id(7), id(8)];
-        assert_eq!(refusal, OpeningRefusal::SplitBrain { legs: [0, 1], generations });
+        let drawn_at = [0, 0];
+        assert_eq!(refusal, OpeningRefusal::SplitBrain { legs: [0, 1], generations, drawn_at });
         let says = refusal.to_string();
         assert!(says.contains(&"07".repeat(16)) && says.contains(&"08".repeat(16)), "{says}");
     }
@@ -197,4 +203,63 @@ fn legs_of_different_mirrors_are_refused() {
     coarse.as_mut().unwrap().region_shift = 21;
     assert_eq!(decide(&[two, coarse], true), Err(OpeningRefusal::Differ { legs: [0, 1] }));
     assert_eq!(decide(&[None, None], true), Err(OpeningRefusal::NoneInSync));
+}
+
+/// Rule 7: somebody decides, and whatever the others have is older from then on, and copied whole.
+#[test]
+fn one_of_two_truths_is_taken_if_somebody_says_so() {
+    let mut apart = [
+        state(7, &[5, 4], &[InSync, Behind { at: id(5).into() }]),
+        state(8, &[5, 4], &[Behind { at: id(5).into() }, InSync]),
+    ];
+    let from = |seen: &[Option<MirrorState>], leg| {
+        super::decide(seen, OpeningWish { degraded: false, from: Some(leg) })
+    };
+    apart[1].as_mut().unwrap().drawn_at = 1_795_854_813;
+    let says = decide(&apart, false).unwrap_err().to_string();
+    assert!(says.contains("drawn on 2026-11-28 at 08:33 UTC; neither"), "{says}");
+    assert!(says.contains("drawn at a time that is not known, and leg 1"), "{says}");
+    let taken = from(&apart, 1).unwrap();
+    assert_eq!((taken.current, taken.forgets), (0b10, true));
+    assert_eq!(taken.resync, [(0, ResyncExtent::Full)]);
+    // A crash later it is known, also if nothing was copied yet; and more than what is copied is not.
+    let mut later = taken.state;
+    later.advance(id(9));
+    let on = plan(&[apart[0].clone(), Some(later.clone())], false);
+    assert_eq!((on.current, on.forgets), (0b10, false));
+    assert_eq!(on.resync, [(0, ResyncExtent::Full)]);
+    // None has all: what was half copied, or its old source.
+    let half = state(5, &[9, 8], &[InSync, Resyncing { at: id(5).into() }]);
+    let needs = from(&[None, half.clone()], 1);
+    assert_eq!(needs, Err(OpeningRefusal::Missing { legs: 0b01 }), "it may have more");
+    let told = OpeningWish { degraded: true, from: Some(1) };
+    let alone = super::decide(&[None, half.clone()], told).unwrap();
+    assert_eq!((alone.current, alone.forgets, alone.resync), (0b10, true, vec![]));
+    assert_eq!(alone.state.legs, [Behind { at: id(5).into() }, InSync]);
+    let old = state(8, &[7], &[InSync, Behind { at: id(4).into() }]);
+    let taken = from(&[old, half], 0).unwrap();
+    assert_eq!((taken.current, taken.resync), (0b01, vec![(1, ResyncExtent::Full)]));
+    // Not where nobody doubts it, nor one that is not there, nor what has other content.
+    let both = state(5, &[4], &BOTH);
+    assert_eq!(
+        from(&[both.clone(), both.clone()], 1),
+        Err(OpeningRefusal::Undisputed { current: 0b11 })
+    );
+    assert_eq!(from(&[None, None], 0), Err(OpeningRefusal::Absent { leg: 0 }));
+    assert_eq!(from(&[None, both], 1), Err(OpeningRefusal::Missing { legs: 0b01 }));
+    let failed = state(8, &[5, 4], &[Failed { at: id(5).into() }, InSync]);
+    assert_eq!(from(&[apart[0].clone(), failed], 1).unwrap().resync, []);
+}
+
+#[test]
+fn moments_are_told_as_people_do() {
+    for (seconds, says) in [
+        (86399, "on 1970-01-01 at 23:59 UTC"),
+        (951_782_400, "on 2000-02-29 at 00:00 UTC"),
+        (4_107_542_400, "on 2100-03-01 at 00:00 UTC"),
+        (1_704_067_199, "on 2023-12-31 at 23:59 UTC"),
+    ] {
+        assert_eq!(when(seconds), says);
+    }
+    assert!(when(u64::MAX).contains("UTC"));
 }

@@ -3,7 +3,7 @@
 
 use super::aftermath::fates;
 use super::disk::{Content, Disk};
-use super::world::{DISK_BYTES, Order, SMALL, World, differ, formatted, leg, state};
+use super::world::{DISK_BYTES, Order, SMALL, World, config, differ, formatted, leg, state};
 use super::*;
 use LegState::InSync;
 
@@ -127,7 +127,8 @@ fn crashes_of_an_opening(canary: MirrorCanary) -> Result<usize, String> {
                 let leg = leg(&Disk::new(DISK_BYTES, content.clone())).unwrap();
                 Some(MirrorState::decode(&leg.label.state).unwrap())
             });
-            let plan = decide(&seen.collect::<Vec<_>>(), false).map_err(|e| e.to_string())?;
+            let plan = decide(&seen.collect::<Vec<_>>(), OpeningWish::default())
+                .map_err(|e| e.to_string())?;
             if (plan.current, plan.forgets) != (0b11, false) {
                 return Err(format!("after {fates:?} a leg is taken for old: {plan:?}"));
             }
@@ -152,4 +153,81 @@ fn a_crash_in_an_opening_drops_nobody() {
     assert!(count > 20, "only {count} crashes");
     let found = crashes_of_an_opening(MirrorCanary::SinglePhase).unwrap_err();
     assert!(found.contains("taken for old"), "{found}");
+}
+
+/// Opened with this; none is missing but those that are not in `there`.
+fn open_as(contents: &[Content], there: u8, wish: OpeningWish) -> Result<World, String> {
+    let disks: Vec<_> =
+        contents.iter().map(|content| Disk::new(DISK_BYTES, content.clone())).collect();
+    let legs = disks.iter().enumerate();
+    let legs = legs.map(|(nth, disk)| if there >> nth & 1 == 1 { leg(disk) } else { None });
+    let config = MirrorConfig { wish, ..config(false) };
+    let mirror = Mirror::open(legs.collect(), config).map_err(|e| e.to_string())?;
+    let mut world = World::new(mirror, disks, Order::Turns, 1);
+    world.is_recording = false;
+    Ok(world)
+}
+
+const DEGRADED: OpeningWish = OpeningWish { degraded: true, from: None };
+
+/// Served apart, with this in the first block of the second region.
+fn served_apart() -> (Vec<Content>, [Identity; 3]) {
+    let start = session(&clean(), MirrorCanary::None, 1);
+    let mut apart = Vec::new();
+    let mut known = [open(&start, MirrorCanary::None).mirror.identity(); 3];
+    for nth in 0..2 {
+        let mut world = open_as(&start, 1 << nth, DEGRADED).unwrap();
+        world.write(SMALL + nth, 1, 5 + nth as u8, false);
+        world.write(0, 1, 5 + nth as u8, false);
+        world.pass(5);
+        known[nth as usize] = world.mirror.identity();
+        apart.push(world.disks[nth as usize].content());
+    }
+    (apart, known)
+}
+
+/// Rule 23: who remembers some of it does not take other data for that; and that lasts.
+#[test]
+fn what_may_be_other_data_is_another_incarnation() {
+    let (apart, known) = served_apart();
+    let incarnations = known.map(|known| known.incarnation);
+    assert!(known.iter().all(|of| of.identity == known[0].identity), "its name stays");
+    assert!((0..3).all(|nth| incarnations[nth] != incarnations[(nth + 1) % 3]));
+    let again = open_as(&apart, 0b01, OpeningWish::default()).unwrap();
+    assert_eq!(again.mirror.identity(), known[0]);
+    let taken = open_as(&apart, 0b11, OpeningWish { degraded: false, from: Some(0) }).unwrap();
+    assert!(!known.contains(&taken.mirror.identity()));
+}
+
+/// Rule 7: somebody decides; and a crash at any moment leaves that, or asks again.
+#[test]
+fn one_that_was_served_apart_is_copied_from_the_one_that_is_taken() {
+    let (apart, _) = served_apart();
+    let refused = open_as(&apart, 0b11, OpeningWish::default()).err().unwrap();
+    assert!(refused.contains("were written apart"), "{refused}");
+    for from in 0..2 {
+        let wish = OpeningWish { degraded: false, from: Some(from) };
+        let mut world = open_as(&apart, 0b11, wish).unwrap();
+        world.is_recording = true;
+        world.heal().unwrap();
+        assert_eq!(differ(&world.disks), None);
+        let (mut rng, mut counts) = (SplitMix64::new(1), [0, 0]);
+        for moment in world.moments.iter().step_by(3) {
+            for fates in fates(&moment.disks, &mut rng, 4) {
+                let disks = moment.disks.iter().zip(&fates);
+                let contents: Vec<_> = disks.map(|(disk, fates)| disk.after(fates)).collect();
+                let opened = open_as(&contents, 0b11, OpeningWish::default());
+                let is_known = opened.is_ok();
+                let opened = opened.or_else(|_| open_as(&contents, 0b11, wish));
+                let mut world = opened.unwrap();
+                world.read(0);
+                world.wait();
+                assert_eq!(world.reads[0].1[0], 5 + from as u8);
+                world.heal().unwrap();
+                assert_eq!(differ(&world.disks), None);
+                counts[usize::from(is_known)] += 1;
+            }
+        }
+        assert!(counts[0] > 0 && counts[1] > 20, "{counts:?}");
+    }
 }

@@ -42,7 +42,8 @@ pub fn config(degraded: bool) -> MirrorConfig {
     MirrorConfig {
         generations: Box::new(Counter),
         pool: Pool::new(1 << 20),
-        degraded,
+        wish: OpeningWish { degraded, from: None },
+        opened_at: 0,
         leg_timeout: Duration::from_secs(5),
     }
 }
