@@ -82,6 +82,9 @@ pub struct MirrorConfig {
     pub pool: Pool,
     /// What whoever asks has been told, and wants all the same.
     pub wish: OpeningWish,
+    /// Nothing is written to any leg, neither data nor what tells of it: legs that lack something are left alone, and
+    /// what was open at a crash is read from one leg, which the same legs always have in common. Default: no.
+    pub read_only: bool,
     /// Now, in seconds since 1970, for people to read; 0 if there is no clock.
     pub opened_at: u64,
     /// A leg that has not answered for so long, of which a turn counts for a second at most, is dropped, while another is
@@ -342,11 +345,10 @@ impl Mirror {
                 self.finish(id);
                 continue;
             }
+            let is_writing = !self.config.read_only;
             let goes_on = self.step_record()
                 || self.step_opening()
-                || self.step_bits()
-                || self.step_close()
-                || self.step_resync();
+                || (is_writing && (self.step_bits() || self.step_close() || self.step_resync()));
             if !goes_on {
                 return;
             }

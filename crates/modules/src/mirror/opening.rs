@@ -75,6 +75,15 @@ fn state_of(leg: usize, at: &MirrorLeg) -> Result<MirrorState, MirrorError> {
     Err(unfit(why))
 }
 
+/// Whether a leg that is used can be written.
+fn check_writable(leg: usize, at: &MirrorLeg) -> Result<(), MirrorError> {
+    if at.label.may_write() && !at.volume.geometry().features.read_only {
+        return Ok(());
+    }
+    let why = "is read-only: open the mirror for reading, or give a leg that may be written";
+    Err(MirrorError::Unfit(ModuleError::of_child(NAME, leg, why)))
+}
+
 impl Mirror {
     /// Over these legs, in the order of their roles, none where one is missing. Nothing is written before it is polled; what
     /// is submitted waits until it is open.
@@ -101,7 +110,10 @@ impl Mirror {
         let (mut volumes, mut rest) = (Vec::new(), Vec::new());
         for (leg, at) in legs.into_iter().enumerate() {
             let is_used = plan.current >> leg & 1 == 1
-                || plan.resync.iter().any(|(resynced, _)| *resynced == leg);
+                || (!config.read_only && plan.resync.iter().any(|(copied, _)| *copied == leg));
+            if let Some(at) = at.as_ref().filter(|_| is_used && !config.read_only) {
+                check_writable(leg, at)?;
+            }
             rest.push(at.filter(|_| is_used).map(|MirrorLeg { volume, labels, label }| {
                 volumes.push(volume);
                 (labels, label)
@@ -116,7 +128,9 @@ impl Mirror {
         }
         let mut mirror = Mirror::over(legs, geometry, plan.state, plan.current, config)?;
         mirror.recorded = plan.recorded;
-        for (leg, extent) in plan.resync {
+        mirror.record.is_off = mirror.config.read_only;
+        let resync = if mirror.config.read_only { Vec::new() } else { plan.resync };
+        for (leg, extent) in resync {
             mirror.record.joining |= 1 << leg;
             mirror.resync.full |= u8::from(extent == ResyncExtent::Full) << leg;
         }
@@ -145,6 +159,7 @@ impl Mirror {
         let block = u64::from(geometry.block_bytes);
         let mut features = geometry.features;
         features.discard &= features.write_zeroes;
+        features.read_only |= config.read_only;
         // Its name stays, whatever becomes of its data.
         let mut name = IdentityHash::new(NAME);
         name.add(&whole);
@@ -264,7 +279,7 @@ impl Mirror {
             let open = if was_open { others } else { 0 };
             self.regions.load(region, byte & self.regions.all() & !current | open, byte);
         }
-        if is_unclean {
+        if is_unclean && !self.config.read_only {
             bits(others).for_each(|leg| self.demote(leg));
         }
         // Each opening draws a generation: a leg that does not know of it is an old copy (rule 25).
@@ -337,7 +352,11 @@ impl Mirror {
         if self.legs.get(leg).is_none_or(Option::is_some) {
             return unfit("is there already, or no leg");
         }
+        if self.config.read_only {
+            return unfit("is not copied to: the mirror is open for reading");
+        }
         let own = state_of(leg, &at)?;
+        check_writable(leg, &at)?;
         let (label, geometry) = (&at.label, at.volume.geometry());
         // It can do what has been promised; a discard writes zeroes.
         let fits = label.whole == self.whole
@@ -346,8 +365,7 @@ impl Mirror {
             && geometry.block_bytes <= self.geometry.block_bytes
             && geometry.io_bytes_max >= self.geometry.io_bytes_max
             && (geometry.features.write_zeroes || !self.geometry.features.write_zeroes)
-            && (geometry.features.block_status || !self.geometry.features.block_status)
-            && !geometry.features.read_only;
+            && (geometry.features.block_status || !self.geometry.features.block_status);
         if !fits {
             return unfit("is no leg of this mirror as it is open");
         }

@@ -28,6 +28,8 @@ enum Stage {
 
 #[derive(Default)]
 pub(super) struct Record {
+    /// Nothing is put there: the mirror is open for reading.
+    pub is_off: bool,
     is_wanted: bool,
     stage: Stage,
     /// The generation that is being drawn.
@@ -45,7 +47,7 @@ pub(super) struct Record {
 impl Record {
     /// The legs stand in another way than is on record.
     pub fn want(&mut self) {
-        self.is_wanted = true;
+        self.is_wanted = !self.is_off;
     }
 
     /// Completions wait.

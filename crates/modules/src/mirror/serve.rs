@@ -26,7 +26,9 @@ impl Mirror {
         match io.op {
             Op::Read | Op::BlockStatus => {
                 let id = self.new_job(Task::User, io);
-                self.ask(id);
+                if !self.ask(id) {
+                    self.ripe.push_back(id);
+                }
             }
             Op::Write | Op::WriteZeroes | Op::Discard => {
                 let (offset, end) = (io.offset, io.offset + io.len);
@@ -34,6 +36,10 @@ impl Mirror {
                 if self.locks.acquire(id, offset, end, true) {
                     self.begin_write(id);
                 }
+            }
+            // There is nothing to flush.
+            Op::Flush if self.config.read_only => {
+                self.ready.push(Completion::new(io.token, Ok(())));
             }
             Op::Flush => {
                 let id = self.new_job(Task::User, io);
@@ -54,6 +60,14 @@ impl Mirror {
             _ => self.in_sync,
         };
         let job = self.jobs.get_mut(id);
+        let among = match self.config.read_only && self.canary != MirrorCanary::TwoTruths {
+            // What was open at a crash one leg has, and no record says which.
+            true => {
+                let touched = self.regions.of(job.io.offset, job.io.len);
+                among & !touched.fold(0, |legs, region| legs | self.regions.stale(region))
+            }
+            false => among,
+        };
         let leg = match self.canary {
             // Each read at another one.
             MirrorCanary::TwoTruths => {
@@ -190,7 +204,7 @@ impl Mirror {
             let is_bad = self.legs[leg].as_mut().is_some_and(Leg::on_read_error);
             match is_bad {
                 true => self.drop_if_spare(leg, false),
-                false if op == Op::Read => self.repair(leg, offset, len),
+                false if op == Op::Read && !self.config.read_only => self.repair(leg, offset, len),
                 false => {}
             }
         }

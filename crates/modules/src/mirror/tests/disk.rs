@@ -102,6 +102,7 @@ struct Inner {
     /// It says that it knows what holds data, and whether it does.
     claims_status: bool,
     knows_status: bool,
+    is_read_only: bool,
     losses: u64,
     news: Vec<VolumeEvent>,
 }
@@ -127,6 +128,7 @@ impl Disk {
             bad_block: None,
             claims_status: false,
             knows_status: false,
+            is_read_only: false,
             losses: 0,
             news: Vec::new(),
         })))
@@ -155,6 +157,11 @@ impl Disk {
     pub fn claim_status(&self, claims: bool, knows: bool) {
         let inner = &mut *self.0.borrow_mut();
         (inner.claims_status, inner.knows_status) = (claims, knows);
+    }
+
+    /// From now on it says that it may not be written.
+    pub fn be_read_only(&self) {
+        self.0.borrow_mut().is_read_only = true;
     }
 
     /// Loses what it has not flushed, and says so.
@@ -312,8 +319,8 @@ impl Inner {
 impl Volume for Disk {
     fn geometry(&self) -> Geometry {
         let block_status = self.0.borrow().claims_status;
-        let features =
-            Features { read_only: false, discard: true, write_zeroes: true, block_status };
+        let read_only = self.0.borrow().is_read_only;
+        let features = Features { read_only, discard: true, write_zeroes: true, block_status };
         Geometry {
             bytes: self.0.borrow().bytes,
             block_bytes: BLOCK as u32,

@@ -5,6 +5,7 @@ mod crashes;
 mod disk;
 mod faults;
 mod openings;
+mod reading;
 mod resyncs;
 mod world;
 

@@ -43,6 +43,7 @@ pub fn config(degraded: bool) -> MirrorConfig {
         generations: Box::new(Counter),
         pool: Pool::new(1 << 20),
         wish: OpeningWish { degraded, from: None },
+        read_only: false,
         opened_at: 0,
         leg_timeout: Duration::from_secs(5),
     }
