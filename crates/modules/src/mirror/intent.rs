@@ -102,19 +102,15 @@ impl Mirror {
         }
         let waiting = std::mem::take(&mut self.intent.waiting);
         for &id in &waiting {
-            let Io { token, op, offset, len, .. } = self.jobs.get_mut(id).io;
+            let Io { offset, len, .. } = self.jobs.get_mut(id).io;
             if self.regions.of(offset, len).all(|region| self.regions.is_durable(region)) {
                 self.send_write(id);
             } else if is_durable {
                 // It came when the batch was under way.
                 self.intent.waiting.push(id);
             } else {
-                self.jobs.remove(id.into());
                 let kind = job.error.map_or(ErrorKind::Io, |error| error.kind);
-                let job_io = Io::new(token, op, offset, len);
-                let error = job_io.error(kind, NAME);
-                self.end_write(id, offset, len);
-                self.tell(&job_io, Completion::new(token, Err(error)));
+                self.fail_write(id, kind);
             }
         }
         if self.intent.waiting.is_empty() {
@@ -122,6 +118,24 @@ impl Mirror {
             self.intent.waiting = waiting;
             self.intent.waiting.clear();
         }
+    }
+
+    /// A write that has not begun ends so.
+    fn fail_write(&mut self, id: u32, kind: ErrorKind) {
+        let Some(job) = self.jobs.remove(id.into()) else { return };
+        let (offset, len) = (job.io.offset, job.io.len);
+        self.end_write(id, offset, len);
+        self.tell(&job.io, Completion::new(job.io.token, Err(job.io.error(kind, NAME))));
+    }
+
+    /// Fails all writes that wait for bits. False if none does.
+    pub(super) fn fail_waiting(&mut self, kind: ErrorKind) -> bool {
+        let any = !self.intent.waiting.is_empty();
+        // Those that wait for their ranges come next.
+        while let Some(id) = self.intent.waiting.pop() {
+            self.fail_write(id, kind);
+        }
+        any
     }
 
     /// Begins to close regions that nobody has written for long: with a flush of all legs.

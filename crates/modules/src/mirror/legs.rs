@@ -1,13 +1,16 @@
 //! [`Leg`]: a volume that a mirror stands on, with its label, and what is outstanding there.
 
+use std::time::Duration;
+
 use thinwire_buffer::Time;
 use thinwire_volume::Volume;
 
 use super::state::{Generation, LeftAt, LegState, MirrorState, NO_GENERATION};
 use crate::meta::{Label, Labels};
 
-/// So many reads of a leg may fail, while others serve them, before it is dropped.
+/// So many reads of a leg may fail, while others serve them, before it is dropped; one is forgotten after each of these times.
 const READ_ERRORS_MAX: u32 = 16;
+const READ_ERROR_LASTS: Duration = Duration::from_secs(60);
 /// Of so many reads one goes to another leg than the quickest, so that it is known which that is.
 const PROBE_EACH: u64 = 64;
 /// What a leg is taken to need that nothing is known of, in nanoseconds, and the least.
@@ -40,6 +43,8 @@ pub(super) struct Leg {
     pub outstanding: u32,
     delay_ns: u64,
     read_errors: u32,
+    /// Since when none of them was forgotten.
+    read_errors_since: Time,
 }
 
 impl Leg {
@@ -61,6 +66,7 @@ impl Leg {
             outstanding,
             delay_ns,
             read_errors,
+            read_errors_since: Time::ZERO,
         }
     }
 
@@ -90,8 +96,14 @@ impl Leg {
         self.delay_ns = (self.delay_ns.saturating_mul(7).saturating_add(ns) / 8).max(DELAY_NS);
     }
 
-    /// A read failed that another leg served. True if there were too many.
-    pub fn on_read_error(&mut self) -> bool {
+    /// A read failed that another leg served. True if there were too many lately.
+    pub fn on_read_error(&mut self, now: Time) -> bool {
+        let passed = now.since(self.read_errors_since).as_secs() / READ_ERROR_LASTS.as_secs();
+        self.read_errors = self.read_errors.saturating_sub(passed.min(u32::MAX.into()) as u32);
+        self.read_errors_since = match self.read_errors {
+            0 => now,
+            _ => self.read_errors_since + READ_ERROR_LASTS * passed as u32,
+        };
         self.read_errors += 1;
         self.read_errors > READ_ERRORS_MAX
     }

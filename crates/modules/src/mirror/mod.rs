@@ -392,6 +392,17 @@ impl Mirror {
     /// Tells how an I/O has ended, once what it depends on is on record.
     fn tell(&mut self, io: &Io, completion: Completion) {
         let is_early = self.canary == MirrorCanary::CompletionBeforeRecord;
+        if self.record.is_stuck() {
+            // Nobody waits for a leg that takes nothing, but for so long.
+            return match io.op {
+                Op::Read | Op::BlockStatus => self.put_ready(completion),
+                _ if self.record.is_given_up(self.now) => {
+                    let error = io.error(ErrorKind::Io, NAME);
+                    self.put_ready(Completion::new(completion.token, Err(error)));
+                }
+                _ => self.held.push((io.error(ErrorKind::Io, NAME), completion)),
+            };
+        }
         match self.record.is_changing() && !is_early {
             true => self.held.push((io.error(ErrorKind::Io, NAME), completion)),
             false => self.put_ready(completion),
@@ -503,7 +514,7 @@ impl Volume for Mirror {
         self.settle();
         // What the last poll or this call began has to be polled, and nobody else would say so.
         let soon = if self.has_sent || self.is_late { now } else { Time::NEVER };
-        next.min(soon).min(self.next_close()).min(self.next_copy())
+        next.min(soon).min(self.next_record()).min(self.next_close()).min(self.next_copy())
     }
 
     fn refresh(&mut self) -> bool {

@@ -2,12 +2,14 @@
 //! anything is completed that depends on it (rules 3, 4 and 25); then those have it that become so; then legs that are copied
 //! to say that they are, each at a generation of its own (rule 6), which is on record in the end.
 
+use std::time::Duration;
+
 use thinwire_buffer::Time;
-use thinwire_volume::ErrorKind;
+use thinwire_volume::{Completion, ErrorKind, Op};
 
 use super::opening::Phase;
 use super::state::{Generation, LegState, MirrorState, NO_GENERATION};
-use super::{Mirror, MirrorCanary, bits};
+use super::{Mirror, MirrorCanary, NAME, bits};
 use crate::meta::LabelOutcome;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +28,11 @@ enum Stage {
     Resyncing,
 }
 
+/// What no leg in sync takes is tried again after this.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Whoever waits for the record fails after so long in which no leg has taken it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 #[derive(Default)]
 pub(super) struct Record {
     /// Nothing is put there: the mirror is open for reading.
@@ -37,6 +44,10 @@ pub(super) struct Record {
     /// Legs whose labels are being written, and those where that has failed.
     pending: u8,
     failed: u8,
+    /// Legs in sync that have failed theirs, all of them; when they are tried again, and since when that is so.
+    stuck: u8,
+    retry_at: Time,
+    stuck_since: Option<Time>,
     /// Legs that are in sync as soon as their labels say so.
     pub promoting: u8,
     /// Legs that are there, and get nothing yet; of those, the ones that are on record as resyncing, or about to be.
@@ -56,11 +67,22 @@ impl Record {
         self.is_wanted || self.stage != Stage::Idle
     }
 
+    /// No leg takes it. Reads do not wait for that: whatever is read is lost only with what nobody could flush.
+    pub fn is_stuck(&self) -> bool {
+        self.stuck_since.is_some()
+    }
+
+    /// Nor has one for so long that nobody waits for it any more.
+    pub fn is_given_up(&self, now: Time) -> bool {
+        self.stuck_since.is_some_and(|since| since + PATIENCE <= now)
+    }
+
     /// A leg is dropped: nothing of it is waited for.
     pub fn forget(&mut self, leg: usize) {
         let others = !(1 << leg);
         self.pending &= others;
         self.failed &= others;
+        self.stuck &= others;
         self.promoting &= others;
         self.joining &= others;
         self.announced &= others;
@@ -78,6 +100,7 @@ impl Mirror {
             }
             Stage::Idle => false,
             _ if self.record.pending != 0 => false,
+            stage if self.record.stuck != 0 => self.try_again(stage),
             stage => {
                 self.end_stage(stage);
                 true
@@ -103,7 +126,11 @@ impl Mirror {
             return self.write_generation();
         }
         self.record.stage = Stage::Announcing;
-        for leg in bits(told) {
+        self.announce(told);
+    }
+
+    fn announce(&mut self, legs: u8) {
+        for leg in bits(legs) {
             let Some(at) = &self.legs[leg] else { continue };
             // Where legs in sync differ, because a crash has cut off the last change, all say the later one.
             let says = if self.in_sync >> leg & 1 == 1 { &self.recorded } else { &at.own };
@@ -122,6 +149,53 @@ impl Mirror {
         };
         self.recorded = self.state.clone();
         self.write_state(self.in_sync);
+    }
+
+    /// What no leg has taken is written once more, as it was, also if it is not what is wanted by now: nobody knows whether one has it.
+    fn try_again(&mut self, stage: Stage) -> bool {
+        if self.record.retry_at > self.now {
+            return self.record.is_given_up(self.now) && self.fail_who_waits();
+        }
+        let legs = std::mem::take(&mut self.record.stuck) & self.in_sync;
+        match stage {
+            Stage::Announcing => self.announce(legs),
+            _ => bits(legs).for_each(|leg| self.write_label(leg, self.recorded.clone())),
+        }
+        true
+    }
+
+    /// Fails what waits for the record, if anything does.
+    fn fail_who_waits(&mut self) -> bool {
+        let mut any = false;
+        for (error, completion) in std::mem::take(&mut self.held) {
+            self.put_ready(Completion::new(completion.token, Err(error)));
+            any = true;
+        }
+        while let Some(io) = self.queue.pop_front() {
+            self.put_ready(Completion::new(io.token, Err(io.error(ErrorKind::Io, NAME))));
+            any = true;
+        }
+        any | self.fail_waiting(ErrorKind::Io)
+    }
+
+    /// Lets those go that only read.
+    fn let_reads_go(&mut self) {
+        let (mut held, mut rest) = (std::mem::take(&mut self.held), Vec::new());
+        for (error, completion) in held.drain(..) {
+            match matches!(error.op, Op::Read | Op::BlockStatus) {
+                true => self.put_ready(completion),
+                false => rest.push((error, completion)),
+            }
+        }
+        self.held = rest;
+    }
+
+    /// When it is to be looked at again.
+    pub(super) fn next_record(&self) -> Time {
+        match self.record.stuck {
+            0 => Time::NEVER,
+            _ => self.record.retry_at,
+        }
     }
 
     fn write_state(&mut self, legs: u8) {
@@ -163,10 +237,14 @@ impl Mirror {
         let failed = std::mem::take(&mut self.record.failed);
         let is_told = matches!(stage, Stage::Announcing | Stage::InSync);
         if is_told && self.in_sync & !failed == 0 {
-            // What is not on record cannot be completed, now or later. A leg that was to be in sync cannot step in: none
-            // that is says so.
-            return self.stop(ErrorKind::Io);
+            // A leg that was to be in sync cannot step in: none that is says so.
+            bits(failed & !self.in_sync).for_each(|leg| self.drop_leg(leg, false));
+            self.record.stuck = self.in_sync;
+            self.record.retry_at = self.now + RETRY_AFTER;
+            self.record.stuck_since.get_or_insert(self.now);
+            return self.let_reads_go();
         }
+        self.record.stuck_since = None;
         bits(failed).for_each(|leg| self.drop_leg(leg, false));
         if self.record.is_wanted {
             self.record.stage = Stage::Idle;

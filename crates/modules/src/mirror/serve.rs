@@ -2,7 +2,7 @@
 
 use thinwire_volume::{Completion, ErrorKind, Io, IoError, Op};
 
-use super::legs::{Leg, quickest};
+use super::legs::quickest;
 use super::{Job, Mirror, MirrorCanary, NAME, Task, bits};
 
 /// Zeroes are written in pieces of so many bytes, one after the other: a leg answers in time for each, and for what else it is
@@ -199,9 +199,10 @@ impl Mirror {
             let error = job.error.unwrap_or(job.io.error(ErrorKind::Io, NAME));
             return self.tell(&job.io, Completion::new(token, Err(error)));
         }
+        let now = self.now;
         // What another leg has served is written where it could not be read.
         for leg in bits(job.failed & !job.unable & self.in_sync) {
-            let is_bad = self.legs[leg].as_mut().is_some_and(Leg::on_read_error);
+            let is_bad = self.legs[leg].as_mut().is_some_and(|leg| leg.on_read_error(now));
             match is_bad {
                 true => self.drop_if_spare(leg, false),
                 false if op == Op::Read && !self.config.read_only => self.repair(leg, offset, len),

@@ -97,6 +97,8 @@ struct Inner {
     is_prompt: bool,
     fails: Option<ErrorKind>,
     fails_reads: bool,
+    /// Nothing that changes these bytes succeeds, from the first to behind the last.
+    bad_writes: Option<(u64, u64)>,
     /// No read of this one succeeds.
     bad_block: Option<u64>,
     /// It says that it knows what holds data, and whether it does.
@@ -125,6 +127,7 @@ impl Disk {
             is_prompt: false,
             fails: None,
             fails_reads: false,
+            bad_writes: None,
             bad_block: None,
             claims_status: false,
             knows_status: false,
@@ -151,6 +154,11 @@ impl Disk {
     /// From now on this block cannot be read, or all can.
     pub fn fail_block(&self, block: Option<u64>) {
         self.0.borrow_mut().bad_block = block;
+    }
+
+    /// From now on nothing can be written in these bytes, while all else works; or all can.
+    pub fn fail_writes_in(&self, range: Option<(u64, u64)>) {
+        self.0.borrow_mut().bad_writes = range;
     }
 
     /// From now on it claims to know what holds data, and does, or not.
@@ -237,8 +245,10 @@ impl Inner {
     fn execute(&mut self, number: u64, io: Io) {
         let mut completion = Completion::new(io.token, Ok(()));
         let is_of = |block| (io.offset / BLOCK..(io.offset + io.len) / BLOCK).contains(&block);
+        let is_in = |(start, end)| io.offset < end && start < io.offset + io.len;
         let has_failed = self.fails.is_some()
             || (self.fails_reads && io.op == Op::Read && io.offset >= 1536 << 10)
+            || (io.op.is_write() && self.bad_writes.is_some_and(is_in))
             || (io.op == Op::Read && self.bad_block.is_some_and(is_of));
         match io.op {
             _ if has_failed => {

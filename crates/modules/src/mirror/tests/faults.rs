@@ -125,6 +125,9 @@ fn three() -> World {
     world
 }
 
+/// Where labels are, and not much else.
+const LABELS: (u64, u64) = (0, 1 << 20);
+
 fn two() -> World {
     let contents = (0..2).map(|leg| formatted(leg, &state(9, &[InSync; 2]), [0, 0]));
     let mut world = World::open(contents.collect(), Order::Turns, 1);
@@ -345,4 +348,86 @@ fn a_leg_that_is_dropped_in_the_middle_of_a_label_gets_what_its_bitmap_says() {
         world.heal().unwrap();
         assert_eq!((differ(&world.disks), world.errors), (None, 0));
     }
+}
+
+/// A leg that now and then cannot read a block is no bad leg.
+#[test]
+fn read_errors_are_forgotten_with_time() {
+    let mut world = two();
+    world.disks[0].fail_reads(true);
+    let mut reads = 0;
+    for minutes in 0..300 {
+        world.now = world.now + Duration::from_secs(61);
+        world.turn();
+        // Until the leg that fails was asked.
+        let errors = world.disks[0].writes();
+        while world.disks[0].writes() == errors && reads < 20_000 {
+            world.read(SMALL);
+            world.wait();
+            world.wait();
+            reads += 1;
+        }
+        assert_eq!(letters(&world), "SS", "after {minutes} minutes");
+    }
+    for _ in 0..5000 {
+        world.read(SMALL);
+        world.wait();
+    }
+    assert_eq!((letters(&world), world.errors), ("BS".into(), 0), "too many at once");
+}
+
+/// The last leg in sync takes no label: reads are served, writes and flushes wait for it, and fail in the end; when it does
+/// again, all goes on.
+#[test]
+fn the_last_leg_may_fail_its_label_for_a_while() {
+    for seconds in [3, 30] {
+        let mut world = two();
+        world.disks[1].fail(Some(ErrorKind::NoSpace));
+        world.disks[0].fail_writes_in(Some(LABELS));
+        world.write(SMALL, 1, 2, false);
+        world.pass(1);
+        world.write(0, 1, 3, false);
+        world.flush();
+        for _ in 0..seconds {
+            let before = world.reads.len();
+            world.read(SMALL);
+            world.pass(1);
+            assert_eq!((world.reads.len(), world.mirror.stopped), (before + 1, None));
+        }
+        let has_failed = seconds > 10;
+        let ends = if has_failed { (3, 0) } else { (0, 3) };
+        assert_eq!((world.errors, world.mirror.outstanding()), ends);
+        if has_failed {
+            world.write(SMALL, 1, 4, false);
+            world.flush();
+            world.pass(2);
+            assert_eq!((world.errors, world.mirror.outstanding()), (5, 0), "nobody waits again");
+        }
+        let errors = world.errors;
+        world.disks[0].fail_writes_in(None);
+        world.pass(2);
+        world.write(SMALL, 1, 5, false);
+        world.flush();
+        world.wait();
+        assert_eq!((world.errors, &*letters(&world)), (errors, "SB"));
+        world.bring_back(1);
+        world.heal().unwrap();
+        assert_eq!(differ(&world.disks), None);
+    }
+}
+
+/// Nor does a mirror that is being opened end by that; a crash later all is as it was.
+#[test]
+fn legs_may_fail_the_labels_of_an_opening_for_a_while() {
+    let contents = (0..2).map(|leg| formatted(leg, &state(9, &[InSync; 2]), [0, 0b11]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.disks.iter().for_each(|disk| disk.fail_writes_in(Some(LABELS)));
+    world.write(SMALL, 1, 1, false);
+    world.pass(15);
+    assert_eq!((world.errors, world.mirror.outstanding()), (1, 0));
+    world.disks.iter().for_each(|disk| disk.fail_writes_in(None));
+    world.pass(2);
+    world.write(SMALL, 1, 2, false);
+    world.heal().unwrap();
+    assert_eq!((world.errors, differ(&world.disks)), (1, None));
 }
