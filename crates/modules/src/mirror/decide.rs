@@ -70,7 +70,7 @@ pub enum OpeningRefusal {
     },
     /// A leg is to be the truth that is not there.
     Absent {
-        /// Which.
+        /// The leg that is missing.
         leg: usize,
     },
     /// A leg is to be the truth, and it is known without that which have all data.

@@ -10,6 +10,7 @@ use thinwire_buffer::{SegList, Time};
 use thinwire_volume::{Completion, ErrorKind, Io, Op};
 
 use super::bitmap::{BITMAP_OFFSET, BLOCK_BYTES, BlockImage, BlockName, encode};
+use super::closing::Closing;
 use super::opening::Phase;
 use super::serve::Doubt;
 use super::{Mirror, MirrorCanary, NAME, Task, bits};
@@ -95,6 +96,7 @@ impl Mirror {
         if is_durable {
             bits(job.failed & self.active).for_each(|leg| self.drop_if_spare(leg, false));
         } else {
+            job.error.into_iter().for_each(|error| self.fail_closing(error));
             // It has not been written, whatever it was.
             self.intent.begun -= 1;
             self.intent.retry_at = self.now + RETRY_AFTER;
@@ -141,6 +143,7 @@ impl Mirror {
     /// Begins to close regions that nobody has written for long: with a flush of all legs.
     pub(super) fn step_close(&mut self) -> bool {
         let is_free = !self.intent.is_closing && !self.record.is_changing();
+        let is_free = is_free && self.closing == Closing::No;
         if !is_free || self.phase != Phase::Serving || self.regions.next_close(self.now) > self.now
         {
             return false;
@@ -159,7 +162,11 @@ impl Mirror {
     pub(super) fn finish_close(&mut self, id: u32, ended: u64) {
         let Some(job) = self.jobs.remove(id.into()) else { return };
         self.intent.is_closing = false;
-        if self.judge(job.ok, job.failed, job.error, Doubt::Open).is_ok() {
+        let result = self.judge(job.ok, job.failed, job.error, Doubt::Open);
+        if self.finish_closing(ended, result) {
+            return;
+        }
+        if result.is_ok() {
             self.regions.close(ended, self.now);
         } else {
             // Not at once again: what is open is as if it had been written now.
@@ -169,8 +176,12 @@ impl Mirror {
 
     /// When the first region is to be closed.
     pub(super) fn next_close(&mut self) -> Time {
-        if self.record.is_changing() || self.phase != Phase::Serving {
-            return Time::NEVER;
+        let is_closing = self.closing != Closing::No;
+        if self.record.is_changing() || self.phase != Phase::Serving || is_closing {
+            return match self.regions.is_dirty() && self.intent.retry_at > self.now {
+                true => self.intent.retry_at,
+                false => Time::NEVER,
+            };
         }
         let retry = if self.regions.is_dirty() { self.intent.retry_at } else { Time::NEVER };
         let retry = if retry > self.now { retry } else { Time::NEVER };

@@ -9,6 +9,7 @@
 //!   one order.
 //! * `record` makes durable how the legs stand before anything is completed that depends on it (rules 3 and 6).
 //! * `opening` chooses one leg for what was open at a crash (rule 4), and takes legs in.
+//! * `closing` ends it in order.
 //! * `standing` drops legs that fail, and has those copied to that have lost something.
 //! * `resync` copies what legs lack, under the lock of what it copies (rule 5), and what one leg could not read.
 //!
@@ -19,6 +20,7 @@
 //! It is no row of [`MODULES`](crate::MODULES) yet: it is opened with labels.
 
 mod bitmap;
+mod closing;
 mod decide;
 mod intent;
 mod legs;
@@ -42,6 +44,7 @@ use thinwire_volume::{
     Volume, VolumeEvent,
 };
 
+use self::closing::Closing;
 use self::intent::Intent;
 use self::legs::Leg;
 use self::opening::Phase;
@@ -104,6 +107,10 @@ enum MirrorCanary {
     IntentAfterData,
     /// Bits are cleared without a flush.
     EarlyClear,
+    /// Beside a write any leg is read.
+    ReadsBesideWrites,
+    /// Nor is anything flushed when it is closed.
+    CloseWithoutFlush,
     /// A write takes for set what is being cleared.
     ClearOvertakesSet,
     /// A leg is in sync as soon as all is copied.
@@ -137,6 +144,8 @@ struct Job {
     task: Task,
     /// Of a user as it came, but for the payload once that was handed down. Of a copy, its range.
     io: Io,
+    /// It is a read that has its range, or waits for it, because of somebody who writes there.
+    is_locked: bool,
     /// Of a user's write, so many bytes have been handed down.
     sent: u64,
     /// I/Os at legs that have not ended.
@@ -187,7 +196,12 @@ enum Task {
 /// A mirror over its legs. Reads go to the leg with the least expected delay; what changes something goes to all, and is
 /// completed when all have done it or are on record as behind. A discard writes zeroes, so that all legs read the same.
 ///
-/// It wants to know the time ([`Volume::turn`]): without, no bit is cleared, no leg that hangs is dropped.
+/// It wants to know the time ([`Volume::turn`]): without, no bit is cleared, no leg that hangs is dropped. Polls and submissions
+/// bring up new moments, of which the next turn tells: who drives it and is about to sleep tells it the time once more, behind the
+/// last of them, and sleeps no longer than that says.
+///
+/// Beside a write that is outstanding a region is read from one leg, so that no read sees old bytes after another has seen new
+/// ones. [`Mirror::close`] ends it in order.
 pub struct Mirror {
     geometry: Geometry,
     identity: Identity,
@@ -222,6 +236,7 @@ pub struct Mirror {
     orphaned: Vec<u32>,
     /// Users' I/Os that were submitted, and not polled.
     outstanding: usize,
+    closing: Closing,
     /// Why nothing is done any more.
     stopped: Option<ErrorKind>,
     news: Vec<VolumeEvent>,
@@ -266,7 +281,20 @@ impl Mirror {
         let (data, extents) = (SegList::new(), Vec::new());
         let (ok, failed, unable) = (0, 0, 0);
         let (pending, sent) = (0, 0);
-        let job = Job { task, io, sent, pending, ok, failed, unable, error: None, data, extents };
+        let is_locked = false;
+        let job = Job {
+            task,
+            io,
+            is_locked,
+            sent,
+            pending,
+            ok,
+            failed,
+            unable,
+            error: None,
+            data,
+            extents,
+        };
         self.jobs.insert(job)
     }
 
@@ -340,7 +368,7 @@ impl Mirror {
 
     /// Does what can be done now.
     fn settle(&mut self) {
-        while self.stopped.is_none() {
+        while self.stopped.is_none() && !self.is_closed() {
             if let Some(id) = self.ripe.pop_front() {
                 self.finish(id);
                 continue;
@@ -348,7 +376,8 @@ impl Mirror {
             let is_writing = !self.config.read_only;
             let goes_on = self.step_record()
                 || self.step_opening()
-                || (is_writing && (self.step_bits() || self.step_close() || self.step_resync()));
+                || (is_writing && (self.step_bits() || self.step_close() || self.step_resync()))
+                || self.step_closing();
             if !goes_on {
                 return;
             }
@@ -436,7 +465,8 @@ impl Volume for Mirror {
     fn submit(&mut self, io: Io) {
         debug_assert!(io.op.is_record() || self.geometry.check(&io) == Ok(()), "{io:?}");
         self.outstanding += 1;
-        if let Some(kind) = self.stopped {
+        let closing = (self.closing != Closing::No).then_some(ErrorKind::ShuttingDown);
+        if let Some(kind) = self.stopped.or(closing) {
             return self.ready.push(Completion::new(io.token, Err(io.error(kind, NAME))));
         }
         match self.phase {
@@ -507,7 +537,7 @@ impl Volume for Mirror {
         for leg in self.legs.iter_mut().flatten() {
             next = next.min(leg.volume.turn(now));
         }
-        if self.stopped.is_some() {
+        if self.stopped.is_some() || self.is_closed() {
             return next;
         }
         next = next.min(self.time_answers());

@@ -199,6 +199,7 @@ impl Mirror {
             inbox: Vec::new(),
             orphaned: Vec::new(),
             outstanding: 0,
+            closing: Closing::No,
             stopped: None,
             news: Vec::new(),
             news_count: 0,

@@ -67,6 +67,11 @@ impl Record {
         self.is_wanted || self.stage != Stage::Idle
     }
 
+    /// Labels are being written.
+    pub fn is_writing(&self) -> bool {
+        self.pending != 0
+    }
+
     /// No leg takes it. Reads do not wait for that: whatever is read is lost only with what nobody could flush.
     pub fn is_stuck(&self) -> bool {
         self.stuck_since.is_some()

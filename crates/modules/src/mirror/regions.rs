@@ -14,6 +14,17 @@ use super::bitmap::{BLOCKS_MAX, BlockImage, REGIONS_EACH, regions_mut};
 /// A region is closed when nothing was written there for so long.
 pub(super) const CLOSE_AFTER: Duration = Duration::from_secs(2);
 
+/// How a read stands to writes that are outstanding in its regions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beside {
+    /// There are none.
+    Nobody,
+    /// This leg is asked, or it might see old bytes when another read has seen new ones.
+    Leg(u8),
+    /// It has to wait for those that overlap it.
+    Wait,
+}
+
 /// A region whose bits are set, or about to be, because it is or was being written.
 struct Open {
     region: u32,
@@ -22,6 +33,8 @@ struct Open {
     /// When the last one ended, and how many had ended by then, anywhere.
     last: Time,
     nth: u64,
+    /// The leg that is read meanwhile; none once that cannot be asked any more.
+    reader: Option<u8>,
     /// The bits are in what is being written down.
     is_asked: bool,
     /// They are durable, on every leg that is written.
@@ -105,17 +118,61 @@ impl Regions {
         (start, self.bytes.min(start + (1 << self.shift)))
     }
 
-    /// A write there begins. False if its bits have to be made durable first: their block is to be written, or is just being.
+    /// Who is read in these regions, if somebody writes there: one leg of these for each region, as long as that can be asked. Or
+    /// nobody can be, beside a write.
     #[inline]
-    pub fn begin_write(&mut self, region: u32) -> bool {
+    pub fn reader(&self, regions: RangeInclusive<u32>, among: u8) -> Beside {
+        let mut beside = Beside::Nobody;
+        for region in regions {
+            let open = match self.places[region as usize] {
+                0 => continue,
+                place => &self.open[place as usize - 1],
+            };
+            if open.outstanding == 0 {
+                continue;
+            }
+            beside = match (open.reader, beside) {
+                (Some(leg), Beside::Nobody) if among >> leg & 1 == 1 => Beside::Leg(leg),
+                (Some(leg), Beside::Leg(other)) if leg == other => beside,
+                _ => return Beside::Wait,
+            };
+        }
+        beside
+    }
+
+    /// A leg is not read any more: beside the writes that are outstanding nobody is, since it may have shown some of them.
+    pub fn forget_reader(&mut self, leg: usize) {
+        for open in self.open.iter_mut().filter(|open| open.reader == Some(leg as u8)) {
+            open.reader = None;
+        }
+    }
+
+    /// Nobody writes there.
+    #[inline]
+    pub fn is_quiet(&self, region: u32) -> bool {
+        match self.places[region as usize] {
+            0 => true,
+            place => self.open[place as usize - 1].outstanding == 0,
+        }
+    }
+
+    /// A write there begins; beside it one of these legs is read, if there is one. False if its bits have to be made durable first: their block is to be written, or is just being.
+    #[inline]
+    pub fn begin_write(&mut self, region: u32, readers: u8) -> bool {
         let place = &mut self.places[region as usize];
         if *place == 0 {
             let (last, nth) = (Time::ZERO, 0);
             let (is_asked, is_durable) = (false, false);
-            self.open.push(Open { region, outstanding: 0, last, nth, is_asked, is_durable });
+            let (outstanding, reader) = (0, None);
+            self.open.push(Open { region, outstanding, last, nth, reader, is_asked, is_durable });
             *place = self.open.len() as u32;
         }
         let open = &mut self.open[*place as usize - 1];
+        if open.outstanding == 0 {
+            // Spread by region.
+            let nth = region % readers.count_ones().max(1);
+            open.reader = bits(readers).nth(nth as usize).map(|leg| leg as u8);
+        }
         open.outstanding += 1;
         let is_durable = open.is_durable;
         if !is_durable && !open.is_asked {
@@ -176,10 +233,19 @@ impl Regions {
     /// Closes what was not written since `ended` writes had ended, a flush of all legs having succeeded that began behind
     /// those. Their blocks are to be written.
     pub fn close(&mut self, ended: u64, now: Time) {
+        self.close_before(ended, |last| last + CLOSE_AFTER <= now);
+    }
+
+    /// As [`Regions::close`], also what was just written.
+    pub fn close_now(&mut self, ended: u64) {
+        self.close_before(ended, |_| true);
+    }
+
+    fn close_before(&mut self, ended: u64, is_long_ago: impl Fn(Time) -> bool) {
         let mut at = 0;
         while let Some(open) = self.open.get(at) {
             let may_close = open.outstanding == 0 && open.nth <= ended;
-            if !may_close || open.last + CLOSE_AFTER > now {
+            if !may_close || !is_long_ago(open.last) {
                 at += 1;
                 continue;
             }
@@ -337,7 +403,6 @@ impl Regions {
     }
 
     /// How many are open.
-    #[cfg(test)]
     pub fn open_count(&self) -> usize {
         self.open.len()
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use thinwire_buffer::Time;
 use thinwire_volume::{Io, Op};
 
+use super::closing::Closing;
 use super::legs::quickest;
 use super::opening::Phase;
 use super::serve::Doubt;
@@ -68,6 +69,10 @@ impl Mirror {
     /// Goes on with the resync, as far as the pace allows.
     pub(super) fn step_resync(&mut self) -> bool {
         let targets = self.active & !self.in_sync & !self.record.promoting;
+        if self.closing != Closing::No {
+            // What is under way ends; the rest comes with the next opening.
+            return self.resync.current.is_some() && self.end_region();
+        }
         let is_free = self.phase == Phase::Serving && !self.record.is_changing();
         if !is_free || self.resync.is_settling || self.resync.retry_at > self.now {
             return false;
@@ -186,11 +191,14 @@ impl Mirror {
     /// The region that was copied has been, if it has.
     fn end_region(&mut self) -> bool {
         let Some(region) = &self.resync.current else { return false };
-        let is_through = region.copies == 0 && (region.at == region.end || region.has_failed);
-        if !is_through {
+        let is_cut = self.closing != Closing::No && region.at < region.end;
+        let is_through = region.at == region.end || region.has_failed || is_cut;
+        if region.copies > 0 || !is_through {
             return false;
         }
-        if region.has_failed {
+        if is_cut {
+            // Half of it is none.
+        } else if region.has_failed {
             self.resync.has_passed = true;
             self.regions.pass_over(region.number);
         } else if !self.regions.is_spoiled() {

@@ -3,6 +3,7 @@
 use thinwire_volume::{Completion, ErrorKind, Io, IoError, Op};
 
 use super::legs::quickest;
+use super::regions::Beside;
 use super::{Job, Mirror, MirrorCanary, NAME, Task, bits};
 
 /// Zeroes are written in pieces of so many bytes, one after the other: a leg answers in time for each, and for what else it is
@@ -68,6 +69,27 @@ impl Mirror {
             }
             false => among,
         };
+        let can_be_asked = among & !job.failed;
+        let beside = match self.canary {
+            MirrorCanary::ReadsBesideWrites => Beside::Nobody,
+            _ if job.is_locked => Beside::Nobody,
+            _ => self.regions.reader(self.regions.of(job.io.offset, job.io.len), can_be_asked),
+        };
+        match beside {
+            Beside::Nobody => {}
+            _ if can_be_asked == 0 => return false,
+            Beside::Leg(leg) => {
+                self.send_read(id, usize::from(leg));
+                return true;
+            }
+            Beside::Wait => {
+                job.is_locked = true;
+                let (offset, end) = (job.io.offset, job.io.offset + job.io.len);
+                // Else it is asked when it has its range.
+                return !self.locks.acquire(id, offset, end, false) || self.ask(id);
+            }
+        }
+        let job = self.jobs.get_mut(id);
         let leg = match self.canary {
             // Each read at another one.
             MirrorCanary::TwoTruths => {
@@ -76,9 +98,21 @@ impl Mirror {
             _ => quickest(&self.legs, among & !job.failed, self.reads),
         };
         let Some(leg) = leg else { return false };
-        let Io { op, flags, offset, len, .. } = job.io;
-        self.send_data(leg, id, Io { flags, ..Io::new(0, op, offset, len) });
+        self.send_read(id, leg);
         true
+    }
+
+    #[inline]
+    fn send_read(&mut self, id: u32, leg: usize) {
+        let Io { op, flags, offset, len, .. } = self.jobs.get_mut(id).io;
+        self.send_data(leg, id, Io { flags, ..Io::new(0, op, offset, len) });
+    }
+
+    /// A read that has waited for writes holds its range, for as long as it takes.
+    fn begin_read(&mut self, id: u32) {
+        if !self.ask(id) {
+            self.ripe.push_back(id);
+        }
     }
 
     /// As [`Mirror::send`], with a range of the data.
@@ -93,7 +127,11 @@ impl Mirror {
         let Io { offset, len, .. } = self.jobs.get_mut(id).io;
         let mut may_go = true;
         for region in self.regions.of(offset, len) {
-            may_go &= self.regions.begin_write(region);
+            let readers = match self.regions.is_quiet(region) {
+                true => self.readers(region),
+                false => 0,
+            };
+            may_go &= self.regions.begin_write(region, readers);
         }
         let overtakes = match self.canary {
             MirrorCanary::IntentAfterData => true,
@@ -103,6 +141,24 @@ impl Mirror {
         match may_go || overtakes {
             true => self.send_write(id),
             false => self.intent.wait(id),
+        }
+    }
+
+    /// Legs of which one may be read beside a write that begins there. What is being read there by now may see it: so none is, if
+    /// that comes from several.
+    fn readers(&mut self, region: u32) -> u8 {
+        let mut asked = 0_u8;
+        for (_, sub) in self.subs.iter_mut().filter(|(_, sub)| !sub.is_orphan) {
+            let Job { task, io, .. } = self.jobs.get_mut(sub.job);
+            let reads = matches!(task, Task::User) && matches!(io.op, Op::Read | Op::BlockStatus);
+            if reads && self.regions.of(io.offset, io.len).contains(&region) {
+                asked |= 1 << sub.leg;
+            }
+        }
+        match asked.count_ones() {
+            0 => self.in_sync,
+            1 => self.in_sync & asked,
+            _ => 0,
         }
     }
 
@@ -180,8 +236,10 @@ impl Mirror {
         let mut granted = std::mem::take(&mut self.granted);
         self.locks.release(id, &mut granted);
         for next in granted.drain(..) {
-            match self.jobs.get_mut(next).task {
+            let job = self.jobs.get_mut(next);
+            match job.task {
                 Task::Copy(_) => self.begin_copy(next),
+                _ if job.is_locked => self.begin_read(next),
                 _ => self.begin_write(next),
             }
         }
@@ -194,6 +252,9 @@ impl Mirror {
             return;
         }
         let Some(job) = self.jobs.remove(id.into()) else { return };
+        if job.is_locked {
+            self.unlock(id);
+        }
         let Io { token, op, offset, len, .. } = job.io;
         if job.ok == 0 {
             let error = job.error.unwrap_or(job.io.error(ErrorKind::Io, NAME));

@@ -71,6 +71,7 @@ impl Mirror {
         }
         self.in_sync &= !bit;
         self.active &= !bit;
+        self.regions.forget_reader(leg);
         self.record.forget(leg);
         self.state.legs[leg] = match has_failed {
             true => LegState::Failed { at: left },
@@ -117,6 +118,7 @@ impl Mirror {
         }
         debug_assert!(self.in_sync & !bit != 0, "the last leg in sync");
         self.in_sync &= !bit;
+        self.regions.forget_reader(leg);
         self.record.promoting &= !bit;
         self.state.legs[leg] = LegState::Resyncing { at: at.left_at() };
         self.record.want();

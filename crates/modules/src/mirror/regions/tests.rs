@@ -19,15 +19,15 @@ fn at(seconds: u64) -> Time {
 #[test]
 fn a_region_is_open_from_its_first_write_until_long_after_its_last() {
     let mut regions = Regions::new(10 * MIB, 20, 3);
-    assert!(!regions.begin_write(4), "its bits are not durable");
+    assert!(!regions.begin_write(4, 0b11), "its bits are not durable");
     assert_eq!(regions.take_dirty(), Some(0));
     assert_eq!(image(&mut regions, 0)[..6], [0, 0, 0, 0, 0b111, 0]);
-    assert!(!regions.begin_write(4), "nor are they while they are written");
+    assert!(!regions.begin_write(4, 0b11), "nor are they while they are written");
     assert!(!regions.is_dirty(), "what is being written holds them");
-    assert!(!regions.begin_write(5), "and another one is not among them");
+    assert!(!regions.begin_write(5, 0b11), "and another one is not among them");
     regions.on_written(true);
     assert!(regions.is_durable(4) && !regions.is_durable(5));
-    assert!(regions.begin_write(4), "a warm one costs nothing");
+    assert!(regions.begin_write(4, 0b11), "a warm one costs nothing");
     assert_eq!((regions.take_dirty(), regions.take_dirty()), (Some(0), None));
     (0..2).for_each(|_| regions.end_write(4, at(1)));
     assert_eq!(regions.next_close(at(1)), at(3));
@@ -48,7 +48,7 @@ fn a_region_is_open_from_its_first_write_until_long_after_its_last() {
 #[test]
 fn what_was_not_written_down_is_not_durable() {
     let mut regions = Regions::new(10 * MIB, 20, 2);
-    regions.begin_write(0);
+    regions.begin_write(0, 0b11);
     image(&mut regions, 0);
     regions.on_written(false);
     assert!(!regions.is_durable(0));
@@ -62,7 +62,7 @@ fn what_was_not_written_down_is_not_durable() {
 #[test]
 fn what_a_leg_lacks_stays_when_a_region_is_closed() {
     let mut regions = Regions::new(10 * MIB, 20, 3);
-    regions.begin_write(1);
+    regions.begin_write(1, 0b11);
     image(&mut regions, 0);
     regions.on_written(true);
     regions.take_dirty();
@@ -112,4 +112,26 @@ fn regions_know_where_they_lie() {
     let told = image(&mut regions, 1);
     assert_eq!((told[0], told.iter().filter(|byte| **byte != 0).count()), (0x81, 1));
     assert_eq!(regions.stale(4032), 0x81);
+}
+
+/// Spread by region, and only while somebody writes.
+#[test]
+fn one_leg_is_read_beside_a_write() {
+    let mut regions = Regions::new(10 * MIB, 20, 3);
+    let all = 0b111;
+    assert_eq!(regions.reader(0..=9, all), Beside::Nobody);
+    (0..4).for_each(|region| _ = regions.begin_write(region, all));
+    let of = |regions: &Regions, region| regions.reader(region..=region, all);
+    assert_eq!([0, 1, 2, 3].map(|region| of(&regions, region)), [0, 1, 2, 0].map(Beside::Leg));
+    assert_eq!(regions.reader(3..=9, all), Beside::Leg(0));
+    assert_eq!(regions.reader(0..=1, all), Beside::Wait, "no leg is that of both");
+    assert_eq!(regions.reader(1..=1, 0b101), Beside::Wait, "it has failed that read");
+    regions.forget_reader(0);
+    assert_eq!(of(&regions, 0), Beside::Wait);
+    regions.begin_write(0, 0b110);
+    assert_eq!(of(&regions, 0), Beside::Wait, "as long as any is outstanding");
+    (0..2).for_each(|_| regions.end_write(0, at(1)));
+    assert_eq!(of(&regions, 0), Beside::Nobody);
+    regions.begin_write(0, 0b110);
+    assert_eq!(of(&regions, 0), Beside::Leg(1));
 }

@@ -105,6 +105,8 @@ struct Inner {
     claims_status: bool,
     knows_status: bool,
     is_read_only: bool,
+    /// What it is given it does not do before it is given up, or hangs no more.
+    hangs: bool,
     losses: u64,
     news: Vec<VolumeEvent>,
 }
@@ -132,6 +134,7 @@ impl Disk {
             claims_status: false,
             knows_status: false,
             is_read_only: false,
+            hangs: false,
             losses: 0,
             news: Vec::new(),
         })))
@@ -165,6 +168,16 @@ impl Disk {
     pub fn claim_status(&self, claims: bool, knows: bool) {
         let inner = &mut *self.0.borrow_mut();
         (inner.claims_status, inner.knows_status) = (claims, knows);
+    }
+
+    /// From now on it does nothing, or goes on.
+    pub fn hang(&self, hangs: bool) {
+        self.0.borrow_mut().hangs = hangs;
+    }
+
+    /// It has something to do, and does things.
+    pub fn is_busy(&self) -> bool {
+        self.queued() > 0 && !self.0.borrow().hangs
     }
 
     /// From now on it says that it may not be written.
@@ -214,6 +227,13 @@ impl Disk {
         let inner = &mut *self.0.borrow_mut();
         let (number, io) = inner.queue.remove(nth);
         inner.execute(number, io);
+    }
+
+    /// Does the first of that kind. False if there is none.
+    pub fn execute_one(&self, op: Op) -> bool {
+        let nth = self.0.borrow().queue.iter().position(|(_, io)| io.op == op);
+        nth.into_iter().for_each(|nth| self.execute(nth));
+        nth.is_some()
     }
 
     /// Whoever used it has gone: what that had outstanding has been done, and nobody hears of it.

@@ -1,6 +1,8 @@
 //! The mirror over disks that do as they are told, and over disks that crash.
 
 mod aftermath;
+mod beside;
+mod closings;
 mod crashes;
 mod disk;
 mod faults;

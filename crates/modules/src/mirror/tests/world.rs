@@ -286,7 +286,7 @@ impl World {
     /// One disk does one thing. False if none had anything to do.
     pub fn step(&mut self) -> bool {
         let busy: Vec<usize> =
-            (0..self.disks.len()).filter(|disk| self.disks[*disk].queued() > 0).collect();
+            (0..self.disks.len()).filter(|disk| self.disks[*disk].is_busy()).collect();
         let Some(&first) = busy.first() else { return false };
         let (disk, nth) = match self.order {
             Order::Turns => (busy[self.rng.below(busy.len() as u64) as usize], 0),
