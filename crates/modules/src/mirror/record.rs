@@ -118,8 +118,9 @@ impl Mirror {
         let served = self.active | self.record.announced;
         for (leg, at) in self.legs.iter_mut().enumerate() {
             let LegState::Resyncing { at: left } = &mut self.state.legs[leg] else { continue };
-            let Some(at) = at else { continue };
-            if served >> leg & 1 == 1 && !at.is_marked && at.or == NO_GENERATION {
+            // One that is still to be copied to stays as it is known, or unknown: bits may not tell yet what it lacks.
+            let Some(at) = at.as_mut().filter(|_| served >> leg & 1 == 1) else { continue };
+            if !at.is_marked && at.or == NO_GENERATION {
                 at.or = self.config.generations.draw();
             }
             // By now it may have another label than when it ceased to be in sync.

@@ -276,7 +276,7 @@ fn zeroes_are_written_in_pieces() {
         let mut world = two();
         (0..4).for_each(|nth| world.write(nth * 64, 1, 7, false));
         world.wait();
-        world.zero(0, 256);
+        world.zero(0, 256, Op::WriteZeroes);
         for piece in 0..4 {
             for disk in &world.disks {
                 let len = 256 << 10;

@@ -19,6 +19,10 @@ pub const WHOLE: [u8; 16] = *b"UUID of a mirror";
 /// Two regions, the second of four blocks.
 pub const DATA_BYTES: u64 = (1 << 20) + 4 * BLOCK;
 pub const DISK_BYTES: u64 = MIRROR_DATA_START + DATA_BYTES;
+/// One region more than the first block of bits has.
+pub const WIDE_BYTES: u64 = (4032 << 20) + 4 * BLOCK;
+/// The first block of that.
+pub const FAR: u64 = 4032 << 8;
 /// The first block of the second region.
 pub const SMALL: u64 = 256;
 
@@ -62,8 +66,8 @@ pub fn state(generation: u8, legs: &[LegState]) -> MirrorState {
     }
 }
 
-fn label(leg: usize, state: &MirrorState) -> Label {
-    let part = |leg: usize| LabelPart { uuid: [0x10 + leg as u8; 16], bytes: DATA_BYTES };
+fn label(leg: usize, state: &MirrorState, bytes: u64) -> Label {
+    let part = |leg: usize| LabelPart { uuid: [0x10 + leg as u8; 16], bytes };
     Label {
         generation: 1,
         features: LabelFeatures::default(),
@@ -71,7 +75,7 @@ fn label(leg: usize, state: &MirrorState) -> Label {
         options: Options::default(),
         whole: WHOLE,
         name: "mirror".into(),
-        whole_bytes: DATA_BYTES,
+        whole_bytes: bytes,
         parts: (0..state.legs.len()).map(part).collect(),
         role: leg as u16,
         data_start: MIRROR_DATA_START,
@@ -86,16 +90,32 @@ fn label(leg: usize, state: &MirrorState) -> Label {
 
 /// A leg with that label, and bits that say this of the two regions.
 pub fn formatted(leg: usize, state: &MirrorState, bits: [u8; 2]) -> Content {
-    let mut content = Content::new();
-    for generation in [2, 3] {
-        let label = Label { generation, ..label(leg, state) };
-        let offset = LABEL_OFFSETS[(generation % 2) as usize];
-        content.insert(offset / BLOCK, Rc::from(&label.encode().unwrap()[..]));
-    }
+    let mut content = labelled(leg, state, DATA_BYTES);
     let mut image = [0; BLOCK_BYTES];
     image[64..66].copy_from_slice(&bits);
     encode(&mut image, BlockName { whole: WHOLE, index: 0, region_shift: 20 }, 1);
     content.insert(BITMAP_OFFSET / BLOCK, Rc::from(&image[..]));
+    content
+}
+
+/// One with so many bytes of data that there is a second block of bits, and no bit set.
+pub fn formatted_wide(leg: usize, state: &MirrorState) -> Content {
+    let mut content = labelled(leg, state, WIDE_BYTES);
+    for index in 0..2 {
+        let mut image = [0; BLOCK_BYTES];
+        encode(&mut image, BlockName { whole: WHOLE, index, region_shift: 20 }, 1);
+        content.insert(BITMAP_OFFSET / BLOCK + u64::from(index), Rc::from(&image[..]));
+    }
+    content
+}
+
+fn labelled(leg: usize, state: &MirrorState, bytes: u64) -> Content {
+    let mut content = Content::new();
+    for generation in [2, 3] {
+        let label = Label { generation, ..label(leg, state, bytes) };
+        let offset = LABEL_OFFSETS[(generation % 2) as usize];
+        content.insert(offset / BLOCK, Rc::from(&label.encode().unwrap()[..]));
+    }
     content
 }
 
@@ -138,10 +158,9 @@ impl Moment {
         let of = || self.written.iter().filter(|write| write.block == block);
         let is_gone =
             |completed: u64| of().any(|write| write.is_durable && write.submitted > completed);
-        match stamp {
-            0 => !is_gone(0),
-            _ => of().any(|write| write.stamp == stamp && !is_gone(write.completed)),
-        }
+        // Zeroes are there before all, too.
+        (stamp == 0 && !is_gone(0))
+            || of().any(|write| write.stamp == stamp && !is_gone(write.completed))
     }
 }
 
@@ -194,8 +213,12 @@ impl World {
 
     /// Of these contents, all legs there.
     pub fn open(contents: Vec<Content>, order: Order, seed: u64) -> Self {
-        let disks: Vec<_> =
-            contents.into_iter().map(|content| Disk::new(DISK_BYTES, content)).collect();
+        World::open_of(DISK_BYTES, contents, order, seed)
+    }
+
+    /// Likewise, on disks of so many bytes.
+    pub fn open_of(bytes: u64, contents: Vec<Content>, order: Order, seed: u64) -> Self {
+        let disks: Vec<_> = contents.into_iter().map(|content| Disk::new(bytes, content)).collect();
         let legs = disks.iter().map(leg).collect();
         let mirror = Mirror::open(legs, config(false)).unwrap_or_else(|e| panic!("{e}"));
         World::new(mirror, disks, order, seed)
@@ -219,13 +242,19 @@ impl World {
         self.poll();
     }
 
-    pub fn write(&mut self, block: u64, count: u64, stamp: u8, fua: bool) {
+    /// What is about to be written to each of these blocks.
+    fn expect(&mut self, block: u64, count: u64, stamp: u8) -> Vec<usize> {
         let mut writes = Vec::new();
         for block in block..block + count {
             writes.push(self.written.len());
             let (submitted, completed) = (self.clock + 1, u64::MAX);
             self.written.push(Written { block, stamp, submitted, completed, is_durable: false });
         }
+        writes
+    }
+
+    pub fn write(&mut self, block: u64, count: u64, stamp: u8, fua: bool) {
+        let mut writes = self.expect(block, count, stamp);
         let mut io = Io::new(0, Op::Write, block * BLOCK, count * BLOCK);
         io.data = SegList::of(Pool::new(0).copy_of(&vec![stamp; io.len as usize]).freeze());
         io.flags.fua = fua;
@@ -240,9 +269,10 @@ impl World {
         self.submit(Io::new(0, Op::Flush, 0, 0), Vec::new());
     }
 
-    /// Nothing is promised of it.
-    pub fn zero(&mut self, block: u64, count: u64) {
-        self.submit(Io::new(0, Op::WriteZeroes, block * BLOCK, count * BLOCK), Vec::new());
+    /// By writing zeroes, or by discarding, which comes to the same here.
+    pub fn zero(&mut self, block: u64, count: u64, op: Op) {
+        let writes = self.expect(block, count, 0);
+        self.submit(Io::new(0, op, block * BLOCK, count * BLOCK), writes);
     }
 
     pub fn read(&mut self, block: u64) {
