@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::LEGS_MAX;
-use super::bitmap::{REGION_SHIFT_MAX, REGION_SHIFT_MIN};
+use super::bitmap::{REGION_SHIFT_MAX, REGION_SHIFT_MIN, region_shift};
+use super::{DrawGeneration, LEGS_MAX};
 
 /// Names the data as one set of legs has it: random, zero for none.
 pub type Generation = [u8; 16];
@@ -118,6 +118,30 @@ pub struct MirrorState {
 }
 
 impl MirrorState {
+    /// What the labels of the legs of a new mirror say, in their order: the first one is in sync, whatever it holds, and all of the others
+    /// is copied from it. `legs` is 2 to 8, `data_bytes` the size of the whole, `drawn_at` now in seconds since 1970, or 0.
+    pub fn of_new(
+        legs: usize,
+        data_bytes: u64,
+        drawn_at: u64,
+        generations: &mut dyn DrawGeneration,
+    ) -> Vec<Self> {
+        let incarnation = generations.draw();
+        let mut rows = vec![LegState::Resyncing { at: NO_GENERATION.into() }; legs];
+        rows[0] = LegState::InSync;
+        let state = |_| MirrorState {
+            // Of each another one, so that no two new legs are taken for one.
+            generation: generations.draw(),
+            next: NO_GENERATION,
+            incarnation,
+            drawn_at,
+            history: Vec::new(),
+            region_shift: region_shift(data_bytes),
+            legs: rows.clone(),
+        };
+        (0..legs).map(state).collect()
+    }
+
     /// The next generation of the data: the present one becomes history.
     pub fn advance(&mut self, next: Generation) {
         self.remember(self.generation);

@@ -330,13 +330,15 @@ fn a_loss_is_told_if_no_other_leg_has_it() {
 /// A new leg is copied whole, and one more write later is still in sync.
 #[test]
 fn a_new_mirror_is_copied_from_its_first_leg() {
-    let says = [InSync, Resyncing { at: [3; 16].into() }, Resyncing { at: [4; 16].into() }];
+    let new = MirrorState::of_new(3, world::DATA_BYTES, 0, &mut *config(false).generations);
+    assert_eq!(new[1].region_shift, 20);
     let contents: Vec<_> = (0..3)
         .map(|leg| {
-            let generation = [9, 3, 4][leg];
-            let mut content = formatted(leg, &state(generation, &says), [0, 0]);
-            // As a disk is that held something: neither bitmaps nor data are anything.
-            content.insert(BITMAP_OFFSET / 4096, vec![leg as u8; 4096].into());
+            // As a disk is that held something: bitmaps and data are anything.
+            let mut content = formatted(leg, &new[leg], [0, 0]);
+            if leg == 2 {
+                content.insert(BITMAP_OFFSET / 4096, vec![2; 4096].into());
+            }
             for block in [0, 7, SMALL, SMALL + 3] {
                 content.insert(MIRROR_DATA_START / 4096 + block, vec![leg as u8 + 1; 4096].into());
             }
