@@ -86,6 +86,22 @@ fn what_cannot_be_flushed_is_left_open() {
     assert_eq!(letters(&again), "SR");
 }
 
+/// Nor does it wait for ever for legs that take no bits, or no labels.
+#[test]
+fn what_cannot_be_written_down_ends_the_closing() {
+    for range in [(BITMAP_OFFSET, MIRROR_DATA_START), (0, BITMAP_OFFSET)] {
+        let mut world = World::open(clean(2), Order::Turns, 1);
+        world.is_recording = false;
+        world.write(SMALL, 1, 1, false);
+        world.wait();
+        world.disks.iter().for_each(|disk| disk.fail_writes_in(Some(range)));
+        // So that a label is due.
+        world.disks[1].lose();
+        close(&mut world).unwrap_err();
+        assert_eq!(world.mirror.turn(world.now), Time::NEVER);
+    }
+}
+
 /// In the middle of a resync that stays for the next opening.
 #[test]
 fn a_resync_goes_on_after_it_was_closed() {
