@@ -46,6 +46,8 @@ pub struct FacePart {
     /// What the volume counted when its events were last taken.
     events: u64,
     is_flushing: bool,
+    last_flush: Option<Result<(), IoError>>,
+    /// The same, once the volume has wound up.
     flushed: Option<Result<(), IoError>>,
     /// A descriptor was found readable, the face's perhaps.
     is_readable: bool,
@@ -70,6 +72,7 @@ impl FacePart {
             refresh_at: Time::ZERO,
             events: 0,
             is_flushing: false,
+            last_flush: None,
             flushed: None,
             is_readable: true,
             again: false,
@@ -194,10 +197,14 @@ impl FacePart {
                 let any = !self.done.is_empty();
                 // Nothing else was outstanding when it began.
                 if let (true, Some(flush)) = (self.is_flushing, self.done.last()) {
-                    self.flushed = Some(flush.result);
+                    self.last_flush = Some(flush.result);
+                    self.volume.wind_up();
                 }
                 self.done.clear();
-                any
+                let is_over = self.last_flush.is_some() && self.volume.is_wound_up();
+                let was_over = self.flushed.is_some();
+                self.flushed = self.last_flush.filter(|_| is_over || was_over);
+                any || self.flushed.is_some() && !was_over
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use thinwire_buffer::SegList;
 
-use thinwire_volume::{Completion, Io, IoError, Op, Slab, Token};
+use thinwire_volume::{Completion, Io, IoError, MirrorReport, Op, Slab, Token};
 
 use crate::child::Child;
 use crate::pieces::Pieces;
@@ -318,6 +318,14 @@ impl Below {
 
     pub(super) fn copied_bytes(&self) -> u64 {
         self.children.iter().map(|child| child.volume.copied_bytes()).sum()
+    }
+
+    pub(super) fn are_wound_up(&self) -> bool {
+        self.children.iter().all(|child| child.volume.is_wound_up())
+    }
+
+    pub(super) fn mirrors(&self, found: &mut Vec<MirrorReport>) {
+        self.children.iter().for_each(|child| child.volume.mirrors(found));
     }
 
     pub(super) fn is_timed(&self) -> bool {

@@ -2,7 +2,9 @@
 
 use thinwire_buffer::Time;
 
-use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume, VolumeEvent};
+use thinwire_volume::{
+    Completion, ErrorKind, Geometry, Identity, Io, MirrorReport, Op, Volume, VolumeEvent,
+};
 
 use crate::below::Below;
 use crate::child::Child;
@@ -100,6 +102,18 @@ impl<L: Layout> Volume for Composite<L> {
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
         let Composite { layout, below, geometry, growth, .. } = self;
         growth.take_events(layout, below, geometry, events);
+    }
+
+    fn wind_up(&mut self) {
+        self.below.children().iter_mut().for_each(|child| child.volume.wind_up());
+    }
+
+    fn is_wound_up(&self) -> bool {
+        self.below.are_wound_up()
+    }
+
+    fn mirrors(&self, found: &mut Vec<MirrorReport>) {
+        self.below.mirrors(found);
     }
 
     fn is_timed(&self) -> bool {

@@ -11,7 +11,8 @@
 //! that it does not do itself. [`Cache`] is one, and no row: it is right only where a target has locked the volume below,
 //! so it is an option of an export. Of these rules a layer keeps those on order, flushes, losses and polls.
 //! A module stands on [`Child`]ren: volumes, or what labels leave of them; it knows no difference, and counts from its own first byte.
-//! A [mirror] is no row yet: it is opened with labels, and keeps these rules but for order, errors and identity.
+//! A [mirror] stands in [`KEEPING_MODULES`]: it is opened with labels only ([`Mirror::open`](mirror::Mirror::open)), and keeps these rules
+//! but for order, errors and identity.
 //! [`Dealt`] is no row either: what it stands on are ends of one volume, which nobody can name.
 //!
 //! * **Ranges** are checked once, above ([`Geometry::check`](thinwire_volume::Geometry::check)): a module asserts,
@@ -83,8 +84,13 @@ pub use stripe::Stripe;
 
 use thinwire_volume::Volume;
 
-/// All modules, in the order in which they are shown.
+use self::meta::LABEL_AREA_BYTES;
+
+/// Modules that can be put over any volumes, in the order in which they are shown.
 pub static MODULES: &[Module] = &[linear::MODULE, slice::MODULE, stripe::MODULE];
+
+/// Those that are opened with labels only, since they keep something there ([`Module::keeps`]).
+pub static KEEPING_MODULES: &[Module] = &[mirror::MODULE];
 
 /// A module over its volumes, or why it cannot be put there.
 pub type Built = Result<Box<dyn Volume>, ModuleError>;
@@ -102,6 +108,8 @@ pub struct Module {
     /// What one I/O becomes: so many for each of its volumes, at most. Roots bound what they submit; a tree
     /// multiplies that by these, level by level, and holds nothing else.
     pub ios_each_max: usize,
+    /// What it keeps on its parts beside labels; `None` if nothing.
+    pub keeps: Option<Kept>,
     /// Puts it over its volumes, as many as it takes, in the order in which they were named.
     pub build: fn(Vec<Child>, &Options) -> Built,
 }
@@ -109,7 +117,17 @@ pub struct Module {
 impl Module {
     /// The module of that name.
     pub fn find(name: &str) -> Option<&'static Module> {
-        MODULES.iter().find(|module| module.name == name)
+        Module::all().find(|module| module.name == name)
+    }
+
+    /// All modules, in the order in which they are shown.
+    pub fn all() -> impl Iterator<Item = &'static Module> {
+        MODULES.iter().chain(KEEPING_MODULES)
+    }
+
+    /// Where data starts on its parts, in bytes.
+    pub fn data_start(&self) -> u64 {
+        self.keeps.as_ref().map_or(LABEL_AREA_BYTES, |kept| kept.data_start)
     }
 
     /// Whether it takes that many volumes.
@@ -161,6 +179,14 @@ impl Module {
         self.check_count(children.len())?;
         (self.build)(children, options)
     }
+}
+
+/// What a module keeps on its parts, which is why it is not opened without labels.
+pub struct Kept {
+    /// Where data starts, in bytes.
+    pub data_start: u64,
+    /// How many bytes it makes of parts with so many bytes of data, in blocks of so many.
+    pub bytes: fn(&[(u64, u32)]) -> u64,
 }
 
 impl PartialEq for Module {

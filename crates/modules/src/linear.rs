@@ -18,6 +18,7 @@ pub(super) const MODULE: Module = Module {
     children: 1..=usize::MAX,
     options: &[],
     ios_each_max: 1,
+    keeps: None,
     build: |children, _| Ok(Box::new(Linear::over(children)?)),
 };
 

@@ -29,6 +29,7 @@ pub(super) const MODULE: Module = Module {
     children: 1..=1,
     options: &[OFFSET, SIZE],
     ios_each_max: 1,
+    keeps: None,
     build: |children, options| {
         let (offset, size) = (options.get(&OFFSET), options.get(&SIZE));
         Ok(Box::new(Slice::over(children, offset.unwrap_or(0), size)?))

@@ -30,6 +30,7 @@ pub(super) const MODULE: Module = Module {
     children: 1..=usize::MAX,
     options: &[CHUNK],
     ios_each_max: 1,
+    keeps: None,
     build: |children, options| {
         let chunk_bytes = options.get(&CHUNK).unwrap_or(CHUNK_BYTES);
         Ok(Box::new(Stripe::over(children, chunk_bytes)?))

@@ -9,7 +9,7 @@ use thinwire_buffer::{Pool, Time};
 use thinwire_link::rng::Rng;
 use thinwire_modules::{Linear, Slice, Stripe};
 use thinwire_volume::stores::{FileStore, MemoryStore};
-use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume, VolumeEvent};
+use thinwire_volume::{Completion, Geometry, Identity, Io, MirrorReport, Op, Volume, VolumeEvent};
 
 use crate::keys::Holder;
 use crate::leaves::LeafMemory;
@@ -364,6 +364,18 @@ impl Volume for Unflushed {
 
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
         self.below.poll_events(events);
+    }
+
+    fn wind_up(&mut self) {
+        self.below.wind_up();
+    }
+
+    fn is_wound_up(&self) -> bool {
+        self.below.is_wound_up()
+    }
+
+    fn mirrors(&self, found: &mut Vec<MirrorReport>) {
+        self.below.mirrors(found);
     }
 
     fn is_timed(&self) -> bool {

@@ -9,10 +9,11 @@ use thinwire_modules::meta::{
     Assembly, AssemblyError, Finding, Label, LabelError, LabelOutcome, Labels, OpeningError,
     SeenPart, WholeOpening, assemble,
 };
+use thinwire_modules::mirror::OpeningWish;
 use thinwire_modules::{Child, Module, ModuleError, Options};
 use thinwire_runtime::clock::entropy_bytes;
-use thinwire_volume::Volume;
 use thinwire_volume::stores::NullStore;
+use thinwire_volume::{Token, Volume};
 
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
@@ -33,6 +34,8 @@ pub struct Opening<'a> {
     pub in_order: bool,
     /// Nothing is to be written: no opening is drawn.
     pub read_only: bool,
+    /// Of mirrors.
+    pub wish: OpeningWish,
 }
 
 /// The module over the data of its parts, put in the order that their labels say, whatever that of `children` is, which
@@ -50,10 +53,10 @@ pub fn open_whole(
     let is_written =
         !by.read_only && children.iter().all(|child| !child.geometry().features.read_only);
     check_leaves(specs, is_written)?;
-    let (mut readers, mut seen) = read_all(host, &mut children, by)?;
+    let (mut readers, mut seen) = read_all(host, &mut children, 0, by)?;
     if !is_written && matches!(assemble(&seen), Err(AssemblyError::Stale { .. })) {
         // Somebody else opens it for writing, perhaps: some labels were read before that, and some behind.
-        (readers, seen) = read_all(host, &mut children, by)?;
+        (readers, seen) = read_all(host, &mut children, 0, by)?;
     }
     for (place, part) in seen.iter().enumerate() {
         let Ok(Finding::Label(found)) = &part.found else { continue };
@@ -167,21 +170,25 @@ pub fn bytes_of(
 ) -> Result<u64, ModuleError> {
     let stand_in =
         |(bytes, block_bytes)| -> Box<dyn Volume> { Box::new(NullStore::new(bytes, block_bytes)) };
+    if let Some(kept) = &module.keeps {
+        return Ok((kept.bytes)(&parts.collect::<Vec<_>>()));
+    }
     let opened = module.open(parts.map(stand_in).collect(), options)?;
     Ok(opened.geometry().bytes)
 }
 
-/// The labels of all, what they say, and what they are.
-fn read_all(
+/// The labels of all, what they say, and what they are. From then on the token of their I/Os is `token`.
+pub fn read_all(
     host: &Host,
     children: &mut [Box<dyn Volume>],
+    token: Token,
     by: &Opening<'_>,
 ) -> Outcome<(Vec<Labels>, Vec<SeenPart>)> {
     let pool = host.pool();
     let mut found: Vec<_> = children.iter().map(|_| None).collect();
     let mut readers = Vec::new();
     for (child, found) in children.iter_mut().zip(&mut found) {
-        let mut labels = Labels::new(0, &pool);
+        let mut labels = Labels::new(token, &pool);
         *found = labels.read(&mut **child).err().map(Err);
         readers.push(labels);
     }

@@ -50,6 +50,7 @@ pub mod local;
 pub mod lock;
 pub mod log;
 pub mod memory;
+mod mirrored;
 pub mod names;
 pub mod network;
 pub mod notify;

@@ -11,7 +11,9 @@ use thinwire_buffer::Time;
 use thinwire_runtime::disk::{self, LettingGo, UnusedGrant};
 use thinwire_runtime::switched::Switched;
 use thinwire_volume::stores::{MemoryStore, NullStore};
-use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Owing, Volume, VolumeEvent};
+use thinwire_volume::{
+    Completion, Geometry, Identity, Io, MirrorReport, Op, Owing, Volume, VolumeEvent,
+};
 
 use crate::error::{Failure, Outcome};
 use crate::export::BLOCK_BYTES_DEFAULT;
@@ -411,6 +413,18 @@ impl Volume for LeafVolume {
 
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
         self.0.borrow_mut().take_events(events);
+    }
+
+    fn wind_up(&mut self) {
+        self.0.borrow_mut().store.wind_up();
+    }
+
+    fn is_wound_up(&self) -> bool {
+        self.0.borrow().store.is_wound_up()
+    }
+
+    fn mirrors(&self, found: &mut Vec<MirrorReport>) {
+        self.0.borrow().store.mirrors(found);
     }
 
     fn is_timed(&self) -> bool {

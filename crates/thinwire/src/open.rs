@@ -12,6 +12,8 @@ use thinwire_proto::StageSums;
 use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::Volume;
 
+use thinwire_modules::mirror::OpeningWish;
+
 use crate::attachment::shown::Shown;
 use crate::cli::{Submission, WhenAwayArg, WireArgs};
 use crate::control::{BatchStatus, IntegrityStatus, LeafStatus, PathStatus, State};
@@ -35,6 +37,8 @@ pub struct VolumeOptions {
     pub security: Security,
     /// Open without the right to write. Remote ones may then be attached by many.
     pub read_only: bool,
+    /// What is wanted of mirrors in it whose legs are not all there, or differ.
+    pub wish: OpeningWish,
     /// Fence the writer that holds a remote volume, or is on record of a local one.
     pub take_over: bool,
     /// What requests get while the target is away.
@@ -83,6 +87,7 @@ impl VolumeOptions {
         VolumeOptions {
             security,
             read_only: false,
+            wish: OpeningWish::default(),
             take_over: false,
             when_away: WhenAwayArg::Wait,
             losses_are_heard: false,

@@ -16,7 +16,9 @@ use thinwire_node::PartId;
 use thinwire_proto::StageSums;
 use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
 use thinwire_runtime::serve::{Awaited, OpenedLeaf};
-use thinwire_volume::{Completion, Geometry, Identity, Io, Port, Unaligned, Volume, VolumeEvent};
+use thinwire_volume::{
+    Completion, Geometry, Identity, Io, MirrorReport, Port, Unaligned, Volume, VolumeEvent,
+};
 
 use self::ends::{end, end_remotes, remotes};
 use self::grants::Grants;
@@ -28,7 +30,8 @@ use crate::health;
 use crate::host::Host;
 use crate::labelled::{Opening, open_whole};
 use crate::local::LocalLeaf;
-use crate::network::{Interrupt, NetworkLeaf};
+use crate::mirrored::open_mirror;
+use crate::network::{Interrupt, NetworkLeaf, is_readable};
 use crate::open::{Ending, OnRecord, OpenVolume, Unheard, VolumeHealth, VolumeOptions, Wait};
 use crate::remote::RemoteLeaf;
 use crate::signals::Signals;
@@ -38,17 +41,24 @@ use crate::uri::VolumeSpec;
 /// hears all answers.
 const AT_ONCE: usize = 32;
 
+/// So long a volume may take to bring in order what it keeps for itself; without it, it opens as after a crash.
+const WIND_UP_PATIENCE: Duration = Duration::from_secs(5);
+/// How often is looked whether it is, where nobody tells.
+const WIND_UP_GLANCE: Duration = Duration::from_millis(5);
+
 /// What is at the bottom of an open volume.
 enum Leaf {
     Local(LocalLeaf),
     Remote(Box<dyn NetworkLeaf>),
+    /// It could not be opened, for this reason, and a mirror above it may go without.
+    Absent(String),
 }
 
 impl Leaf {
     fn local(&self) -> Option<&LocalLeaf> {
         match self {
             Leaf::Local(leaf) => Some(leaf),
-            Leaf::Remote(_) => None,
+            Leaf::Remote(_) | Leaf::Absent(_) => None,
         }
     }
 
@@ -58,6 +68,7 @@ impl Leaf {
                 VolumeHealth { may_lose: leaf.has_written(), ..VolumeHealth::local() }
             }
             Leaf::Remote(leaf) => leaf.health(),
+            Leaf::Absent(_) => VolumeHealth::local(),
         }
     }
 }
@@ -136,6 +147,7 @@ impl Tree {
                 // What is written down of grants is by their place.
                 in_order: options.is_served,
                 read_only: options.read_only,
+                wish: options.wish,
             };
             build((host, &opening), spec, &mut leaves.iter(), &mut ports)
         });
@@ -165,6 +177,7 @@ impl Tree {
     ) -> Outcome {
         let stop = disk_options.stop.clone();
         let (all, places) = (spec.leaves(), spec.leaf_places());
+        let may_lack = spec.leaves_that_may_lack();
         for specs in all.chunks(AT_ONCE) {
             let first = leaves.len();
             for spec in specs {
@@ -181,20 +194,32 @@ impl Tree {
                     store => {
                         let disk_options = disk_options.clone();
                         let opened = LocalLeaf::open(host, store, options, disk_options, signals);
-                        // What is wrong with a name is put right where it stands.
-                        Leaf::Local(opened.map_err(|e| match places[leaves.len()] {
-                            Some(place) => e.context(place),
-                            None => e,
-                        })?)
+                        match opened {
+                            Ok(leaf) => Leaf::Local(leaf),
+                            Err(e) if may_lack[leaves.len()] => Leaf::Absent(e.message),
+                            // What is wrong with a name is put right where it stands.
+                            Err(e) => {
+                                return Err(match places[leaves.len()] {
+                                    Some(place) => e.context(place),
+                                    None => e,
+                                });
+                            }
+                        }
                     }
                 });
                 grants.note(leaves, &all);
             }
             let interrupt = Interrupt { signals, stop: stop.as_deref() };
-            for leaf in &leaves[first..] {
-                if let Leaf::Remote(leaf) = leaf {
-                    let mut note = || grants.note(leaves, &all);
-                    leaf.wait_open(options, &interrupt, &mut note)?;
+            for at in first..leaves.len() {
+                let Leaf::Remote(leaf) = &leaves[at] else { continue };
+                let mut note = || grants.note(leaves, &all);
+                match leaf.wait_open(options, &interrupt, &mut note) {
+                    Err(e) if may_lack[at] && !interrupt.has_come() => {
+                        let absent = std::mem::replace(&mut leaves[at], Leaf::Absent(e.message));
+                        let hurry = options.hurry.as_deref();
+                        let _ = end_remotes(host, &mut remotes(&mut [absent]), |_| true, hurry);
+                    }
+                    opened => opened?,
                 }
             }
         }
@@ -205,7 +230,7 @@ impl Tree {
     pub fn fds(&self) -> Vec<RawFd> {
         let fd = |leaf: &Leaf| match leaf {
             Leaf::Local(leaf) => leaf.fd(),
-            Leaf::Remote(_) => None,
+            Leaf::Remote(_) | Leaf::Absent(_) => None,
         };
         self.leaves.iter().filter_map(fd).collect()
     }
@@ -214,7 +239,7 @@ impl Tree {
     pub fn direct(&self) -> Option<bool> {
         let direct = |leaf: &Leaf| match leaf {
             Leaf::Local(leaf) => leaf.direct(),
-            Leaf::Remote(_) => None,
+            Leaf::Remote(_) | Leaf::Absent(_) => None,
         };
         self.leaves.iter().filter_map(direct).reduce(|one, other| one && other)
     }
@@ -223,7 +248,7 @@ impl Tree {
     pub fn awaited(&self) -> Option<Awaited> {
         let awaited = |leaf: &Leaf| match leaf {
             Leaf::Local(leaf) => Some(leaf.awaited()),
-            Leaf::Remote(_) => None,
+            Leaf::Remote(_) | Leaf::Absent(_) => None,
         };
         let all: Vec<_> = self.leaves.iter().filter_map(awaited).collect();
         (!all.is_empty()).then(|| -> Awaited {
@@ -235,7 +260,7 @@ impl Tree {
     pub fn remote_leaves(&self) -> Vec<OpenedLeaf> {
         let opened = |leaf: &Leaf| match leaf {
             Leaf::Remote(leaf) => leaf.opened(),
-            Leaf::Local(_) => Vec::new(),
+            Leaf::Local(_) | Leaf::Absent(_) => Vec::new(),
         };
         self.leaves.iter().flat_map(opened).collect()
     }
@@ -273,10 +298,20 @@ fn build(
     ports: &mut Vec<usize>,
 ) -> Outcome<Root> {
     if let VolumeSpec::Over { module, options, children, labels, .. } = spec {
-        let built = children.iter().map(|child| build(by, child, leaves, ports).map(Root::boxed));
-        let built: Outcome<Vec<_>> = built.collect();
+        let mut built = Vec::new();
+        for child in children {
+            let (own, rest) = leaves.as_slice().split_at(child.leaves().len());
+            *leaves = rest.iter();
+            built.push(build(by, child, &mut own.iter(), ports).map(Root::boxed));
+        }
+        let (host, opening) = by;
+        if *labels && module.keeps.is_some() {
+            return open_mirror(host, options, children, built, opening)
+                .map(Root::Other)
+                .map_err(|e| e.context(format_args!("cannot open {spec}")));
+        }
+        let built: Outcome<Vec<_>> = built.into_iter().collect();
         if *labels {
-            let (host, opening) = by;
             let opened = open_whole(host, (module, options), children, built?, opening);
             return opened
                 .map(Root::Other)
@@ -292,6 +327,7 @@ fn build(
         });
     }
     Ok(match leaves.next().expect("one for each leaf of the spec") {
+        Leaf::Absent(why) => return Err(Failure::failed(why.clone())),
         Leaf::Local(leaf) => Root::Other(Box::new(leaf.volume())),
         Leaf::Remote(leaf) => {
             let mut members = leaf.ports();
@@ -448,6 +484,18 @@ impl Volume for Top {
         self.below_mut().poll_events(events);
     }
 
+    fn wind_up(&mut self) {
+        self.below_mut().wind_up();
+    }
+
+    fn is_wound_up(&self) -> bool {
+        self.below().is_wound_up()
+    }
+
+    fn mirrors(&self, found: &mut Vec<MirrorReport>) {
+        self.below().mirrors(found);
+    }
+
     fn is_timed(&self) -> bool {
         self.below().is_timed()
     }
@@ -497,10 +545,28 @@ impl<V> Opened<V> {
         (wish != Time::NEVER).then(|| wish.since(now))
     }
 
+    /// Waits a while until what the volume keeps for itself is in order.
+    fn wind_up(&mut self) -> Outcome {
+        let until = Instant::now() + WIND_UP_PATIENCE;
+        self.top().wind_up();
+        let mut done = Vec::new();
+        while !self.top().is_wound_up() && Instant::now() < until {
+            if self.hurry.as_deref().is_some_and(is_readable) {
+                break;
+            }
+            let wished = self.tell_time().map_or(until, |time| until.min(Instant::now() + time));
+            let nap = Instant::now() + WIND_UP_GLANCE;
+            self.host.turn(Wait::Until(wished.min(nap)))?;
+            self.tell_time();
+            self.top().poll(&mut done);
+        }
+        Ok(())
+    }
+
     fn remotes(&self) -> impl Iterator<Item = &dyn NetworkLeaf> {
         self.leaves.iter().filter_map(|leaf| match leaf {
             Leaf::Remote(leaf) => Some(&**leaf),
-            Leaf::Local(_) => None,
+            Leaf::Local(_) | Leaf::Absent(_) => None,
         })
     }
 }
@@ -571,7 +637,7 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
     fn on_record(&mut self) -> OnRecord {
         let of = |leaf: &Leaf| match leaf {
             Leaf::Local(leaf) => leaf.on_record(),
-            Leaf::Remote(_) => OnRecord::No,
+            Leaf::Remote(_) | Leaf::Absent(_) => OnRecord::No,
         };
         let all: Vec<OnRecord> = self.leaves.iter().map(of).collect();
         let has = |wanted| all.contains(&wanted);
@@ -583,6 +649,9 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
     }
 
     fn close(&mut self, ending: Ending) -> Outcome<Unheard> {
+        if matches!(ending, Ending::Orderly) && self.is_timed && self.volume.is_some() {
+            self.wind_up()?;
+        }
         // Whoever watched does not listen any more.
         self.host.shard_mut().unwatch_all();
         end(&self.host, &mut self.leaves, ending, self.hurry.as_deref())

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use thinwire_modules::{MODULES, Module, Options};
+use thinwire_modules::{Module, Options};
 
 use crate::config_file::{ConfigFile, FileVolume};
 use crate::error::{Failure, Outcome, ParseError};
@@ -193,7 +193,7 @@ impl Trees {
             return Err(file.wrong(place, format!("{why}; names must differ")));
         }
         let Some(module) = Module::find(kind.get_ref()) else {
-            let known: Vec<_> = MODULES.iter().map(|module| module.name).collect();
+            let known: Vec<_> = Module::all().map(|module| module.name).collect();
             let why =
                 format!("`{}`: unknown kind; there are: {}", kind.get_ref(), known.join(", "));
             return Err(file.wrong(kind.span(), why));
@@ -213,7 +213,7 @@ impl Trees {
             name: name.get_ref().clone(),
             module,
             options,
-            labels: volume.get_ref().labels.unwrap_or(false),
+            labels: volume.get_ref().labels.unwrap_or(module.keeps.is_some()),
             children: children.get_ref().iter().map(placed).collect(),
             places: [volume.span(), children.span()].map(|span| file.place(span)),
             folder: file.folder().to_owned(),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use thinwire_buffer::{SegList, Time};
 
-use crate::{CacheReport, ErrorKind, IoError, VolumeEvent};
+use crate::{CacheReport, ErrorKind, IoError, MirrorReport, VolumeEvent};
 
 /// Chosen by the submitter, unique among its outstanding I/Os, returned in the [`Completion`].
 pub type Token = u64;
@@ -278,6 +278,20 @@ pub trait Volume {
     /// False if there is nothing to look at, now and later.
     fn refresh(&mut self) -> bool {
         false
+    }
+
+    /// Nobody submits anything more, and nothing is outstanding: what it keeps for itself is brought in order, so that the next opening
+    /// has less to do. To be polled, and told the time, until [`Volume::is_wound_up`]; without it all is as after a crash.
+    fn wind_up(&mut self) {}
+
+    /// That has ended, well or not.
+    fn is_wound_up(&self) -> bool {
+        true
+    }
+
+    /// Adds how each mirror stands that it is or is made of.
+    fn mirrors(&self, found: &mut Vec<MirrorReport>) {
+        let _ = found;
     }
 
     /// It waits for other things than its I/Os, and so has to be told what time it is. Never changes.

@@ -2,7 +2,7 @@
 
 use thinwire_buffer::Time;
 
-use crate::{CacheReport, Completion, Geometry, Identity, Io, Volume, VolumeEvent};
+use crate::{CacheReport, Completion, Geometry, Identity, Io, MirrorReport, Volume, VolumeEvent};
 
 /// A volume that has the shape, identity and events of the one below it: whatever is not said here it passes on.
 /// Every one is a [`Volume`].
@@ -92,6 +92,18 @@ impl<L: Layer> Volume for L {
 
     fn refresh(&mut self) -> bool {
         self.below_mut().refresh()
+    }
+
+    fn wind_up(&mut self) {
+        self.below_mut().wind_up();
+    }
+
+    fn is_wound_up(&self) -> bool {
+        self.below().is_wound_up()
+    }
+
+    fn mirrors(&self, found: &mut Vec<MirrorReport>) {
+        self.below().mirrors(found);
     }
 
     fn is_timed(&self) -> bool {

@@ -3,8 +3,8 @@
 use thinwire_buffer::Time;
 
 use crate::{
-    CacheReport, Completion, ErrorKind, Geometry, Identity, Io, IoError, Op, Slab, Token, Volume,
-    VolumeEvent,
+    CacheReport, Completion, ErrorKind, Geometry, Identity, Io, IoError, MirrorReport, Op, Slab,
+    Token, Volume, VolumeEvent,
 };
 
 /// The name under which its errors appear.
@@ -389,6 +389,18 @@ impl<V: Volume> Volume for Owing<V> {
 
     fn refresh(&mut self) -> bool {
         self.below.refresh()
+    }
+
+    fn wind_up(&mut self) {
+        self.below.wind_up();
+    }
+
+    fn is_wound_up(&self) -> bool {
+        self.below.is_wound_up()
+    }
+
+    fn mirrors(&self, found: &mut Vec<MirrorReport>) {
+        self.below.mirrors(found);
     }
 
     fn is_timed(&self) -> bool {

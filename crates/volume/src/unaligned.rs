@@ -21,7 +21,8 @@ mod tests;
 use thinwire_buffer::{Buf, Pool, SegList, Time};
 
 use crate::{
-    Completion, Extent, Geometry, Identity, Io, IoError, Op, RangeLocks, Token, Volume, VolumeEvent,
+    Completion, Extent, Geometry, Identity, Io, IoError, MirrorReport, Op, RangeLocks, Token,
+    Volume, VolumeEvent,
 };
 
 /// The longest read or write this module accepts, however little the volume below takes: what NBD
@@ -504,6 +505,18 @@ impl<V: Volume> Volume for Unaligned<V> {
 
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
         self.inner.poll_events(events);
+    }
+
+    fn wind_up(&mut self) {
+        self.inner.wind_up();
+    }
+
+    fn is_wound_up(&self) -> bool {
+        self.inner.is_wound_up()
+    }
+
+    fn mirrors(&self, found: &mut Vec<MirrorReport>) {
+        self.inner.mirrors(found);
     }
 
     fn is_timed(&self) -> bool {

@@ -9,7 +9,7 @@ use std::fmt;
 use thinwire_volume::Identity;
 
 use super::label::hex;
-use super::{Finding, LABEL_AREA_BYTES, Label, LabelError, LabelFault, LabelPart};
+use super::{Finding, Label, LabelError, LabelFault, LabelPart};
 use crate::{Module, Options};
 
 /// Data ends at a multiple of this, in bytes, on parts of any size: at a block of any size that volumes have.
@@ -27,9 +27,9 @@ pub struct NewPart {
 }
 
 impl NewPart {
-    /// How much of it is for data, in bytes; 0 if labels leave nothing.
-    pub fn data_bytes(&self) -> u64 {
-        let rest = self.bytes.saturating_sub(LABEL_AREA_BYTES);
+    /// How much of it is for the data of that module, in bytes; 0 if what stands before that leaves nothing.
+    pub fn data_bytes(&self, module: &Module) -> u64 {
+        let rest = self.bytes.saturating_sub(module.data_start());
         rest / DATA_ALIGN_BYTES * DATA_ALIGN_BYTES
     }
 }
@@ -49,7 +49,8 @@ pub struct NewWhole<'a> {
     pub bytes: u64,
 }
 
-/// The labels of parts that are to be a whole, in their order. [`Labels::write`](super::Labels::write) sets the generation.
+/// The labels of parts that are to be a whole, in their order. [`Labels::write`](super::Labels::write) sets the generation; what a module keeps
+/// there ([`Label::state`]) is for whoever calls to add.
 ///
 /// # Errors
 /// One of them would say what cannot be: a name that is too long, more parts than there is room for, one without data.
@@ -57,8 +58,10 @@ pub fn label_parts(whole: &NewWhole<'_>, parts: &[NewPart]) -> Result<Vec<Label>
     if let Err(error) = whole.module.check_count(parts.len()) {
         return Err(LabelFault::malformed("parts", format!("is {}, and {error}", parts.len())));
     }
-    let rows: Vec<_> =
-        parts.iter().map(|part| LabelPart { uuid: part.uuid, bytes: part.data_bytes() }).collect();
+    let rows: Vec<_> = parts
+        .iter()
+        .map(|part| LabelPart { uuid: part.uuid, bytes: part.data_bytes(whole.module) })
+        .collect();
     let label = |(role, part): (usize, &NewPart)| {
         let label = Label {
             generation: 1,
@@ -70,7 +73,7 @@ pub fn label_parts(whole: &NewWhole<'_>, parts: &[NewPart]) -> Result<Vec<Label>
             whole_bytes: whole.bytes,
             parts: rows.clone(),
             role: role as u16,
-            data_start: LABEL_AREA_BYTES,
+            data_start: whole.module.data_start(),
             opening: [0; 16],
             next_opening: [0; 16],
             openings: 0,
@@ -218,21 +221,8 @@ pub fn assemble(seen: &[SeenPart]) -> Result<Assembly, AssemblyError> {
     if let Some(place) = blank {
         return Err(AssemblyError::Blank { place, labelled: first });
     }
-    let Some(&(at, one)) = labels.first() else { return Err(AssemblyError::Nothing) };
-    for (nth, &(place, label)) in labels.iter().enumerate().skip(1) {
-        let places = [at, place];
-        if label.whole != one.whole {
-            let names = [one.name.clone(), label.name.clone()];
-            return Err(AssemblyError::OtherWhole { places, names });
-        }
-        let uuid = label.part().uuid;
-        if let Some(&(twin, _)) = labels[..nth].iter().find(|(_, l)| l.part().uuid == uuid) {
-            return Err(AssemblyError::Twins { places: [twin, place], uuid });
-        }
-        if let Some(field) = difference(one, label) {
-            return Err(AssemblyError::Differ { places, field });
-        }
-    }
+    let Some(&(_, one)) = labels.first() else { return Err(AssemblyError::Nothing) };
+    check_one_whole(&labels)?;
     let newest = newest_opening(&labels)?;
     for &(place, label) in &labels {
         if label.content != seen[place].content {
@@ -261,6 +251,26 @@ pub fn assemble(seen: &[SeenPart]) -> Result<Assembly, AssemblyError> {
         // All are parts of one list, and none twice: so there is one for each.
         parts: (0..count).filter_map(of_role).map(part).collect(),
     })
+}
+
+/// All of these, with their places, are parts of one whole, of which they say the same, and none is there twice.
+pub(crate) fn check_one_whole(labels: &[(usize, &Label)]) -> Result<(), AssemblyError> {
+    let Some(&(at, one)) = labels.first() else { return Ok(()) };
+    for (nth, &(place, label)) in labels.iter().enumerate().skip(1) {
+        let places = [at, place];
+        if label.whole != one.whole {
+            let names = [one.name.clone(), label.name.clone()];
+            return Err(AssemblyError::OtherWhole { places, names });
+        }
+        let uuid = label.part().uuid;
+        if let Some(&(twin, _)) = labels[..nth].iter().find(|(_, l)| l.part().uuid == uuid) {
+            return Err(AssemblyError::Twins { places: [twin, place], uuid });
+        }
+        if let Some(field) = difference(one, label) {
+            return Err(AssemblyError::Differ { places, field });
+        }
+    }
+    Ok(())
 }
 
 /// In what two parts of one whole contradict each other.

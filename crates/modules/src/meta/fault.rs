@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::LABEL_VERSION;
-use crate::MODULES;
+use crate::Module;
 
 /// Why 4 KiB are no label that can be used; [`Label::decode`](super::Label::decode) says the first that holds,
 /// in this order. Shown, each is a sentence whose subject is the place or the label.
@@ -85,7 +85,7 @@ impl fmt::Display for LabelFault {
                  that wrote it"
             ),
             LabelFault::Module { name } => {
-                let known: Vec<_> = MODULES.iter().map(|module| module.name).collect();
+                let known: Vec<_> = Module::all().map(|module| module.name).collect();
                 write!(
                     f,
                     "is of the module {name:?}, and this program knows {}: use the one that wrote it",

@@ -17,6 +17,7 @@ mod signature;
 use label::LABEL_VERSION;
 use labels::copy_of;
 
+pub(crate) use assembly::check_one_whole;
 pub use assembly::{
     Assembly, AssemblyError, FoundPart, NewPart, NewWhole, SeenPart, StalePart, assemble,
     label_parts,

@@ -17,11 +17,12 @@
 //! flushed (it says so, or a crash does: it is resynced), never answer (it is dropped when time has passed), be fenced
 //! (the mirror stops). What it may not do is lie: a leg that serves wrong bytes is not found out here.
 //!
-//! It is no row of [`MODULES`](crate::MODULES) yet: it is opened with labels.
+//! It is opened with labels only, by [`Mirror::open`].
 
 mod bitmap;
 mod closing;
 mod decide;
+mod found;
 mod intent;
 mod legs;
 mod opening;
@@ -40,9 +41,11 @@ use std::time::Duration;
 
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_volume::{
-    Completion, ErrorKind, Extent, Geometry, Identity, Io, IoError, Op, RangeLocks, Slab, Token,
-    Volume, VolumeEvent,
+    Completion, ErrorKind, Extent, Geometry, Identity, Io, IoError, LegReport, LegStanding,
+    MirrorReport, Op, RangeLocks, Slab, Token, Volume, VolumeEvent,
 };
+
+use crate::{Kept, Module, ModuleError};
 
 use self::closing::Closing;
 use self::intent::Intent;
@@ -55,6 +58,7 @@ use self::resync::{Copy, Resync};
 
 pub use bitmap::{BITMAP_BYTES, BITMAP_OFFSET, MIRROR_DATA_START, region_shift};
 pub use decide::{OpeningPlan, OpeningRefusal, OpeningWish, ResyncExtent, decide};
+pub use found::{FoundMirror, find_mirror};
 pub use legs::MirrorLeg;
 pub use opening::MirrorError;
 pub use state::{Generation, LeftAt, LegState, MirrorState, NO_GENERATION, StateFault};
@@ -70,6 +74,26 @@ const NAME: &str = "mirror";
 const TURN_MAX: Duration = Duration::from_secs(1);
 /// A poll that is never done would starve others: what is left comes with the next.
 const ROUNDS_MAX: usize = 16;
+
+/// Its row: it is opened by [`Mirror::open`], and by no list of volumes.
+pub(crate) const MODULE: Module = Module {
+    name: NAME,
+    help: "the same data on each of 2 to 8 volumes (with `labels = true`)",
+    children: 2..=LEGS_MAX,
+    options: &[],
+    ios_each_max: 1,
+    keeps: Some(Kept { data_start: MIRROR_DATA_START, bytes: bytes_of }),
+    build: |_, _| {
+        let why = "keeps what its legs lack on these: describe it in a file, with `labels = true`, and name it as FILE.toml#NAME";
+        Err(ModuleError::new(NAME, why))
+    },
+};
+
+/// What all legs have room for, in whole blocks of each.
+fn bytes_of(legs: &[(u64, u32)]) -> u64 {
+    let block = legs.iter().map(|leg| u64::from(leg.1)).max().unwrap_or(1);
+    legs.iter().map(|leg| leg.0 / block * block).min().unwrap_or(0)
+}
 
 /// Draws generations: random, never zero, and never the same twice. Whoever opens a mirror has the entropy.
 pub trait DrawGeneration {
@@ -263,6 +287,25 @@ impl Mirror {
             (*state, u64::from(self.regions.stale_count(leg)) * region_bytes)
         };
         self.state.legs.iter().enumerate().map(of)
+    }
+
+    /// How it stands, for people. A leg that is about to be copied to counts as such.
+    pub fn report(&self) -> MirrorReport {
+        let report = |(leg, (state, lacks)): (usize, (LegState, u64))| LegReport {
+            standing: match state {
+                _ if self.record.joining >> leg & 1 == 1 => LegStanding::Resyncing,
+                LegState::InSync => LegStanding::InSync,
+                LegState::Resyncing { .. } if self.active >> leg & 1 == 1 => LegStanding::Resyncing,
+                LegState::Behind { .. } | LegState::Resyncing { .. } => LegStanding::Behind,
+                LegState::Failed { .. } => LegStanding::Failed,
+            },
+            lacks,
+        };
+        MirrorReport {
+            is_open: self.phase == Phase::Serving,
+            has_stopped: self.stopped.is_some(),
+            legs: self.legs().enumerate().map(report).collect(),
+        }
     }
 
     /// Hands an I/O to a leg, for a job. Its range is of that leg.
@@ -523,6 +566,19 @@ impl Volume for Mirror {
         (0..self.legs.len()).for_each(|leg| self.look_at_events(leg));
         events.append(&mut self.news);
         self.settle();
+    }
+
+    fn wind_up(&mut self) {
+        self.close();
+    }
+
+    fn is_wound_up(&self) -> bool {
+        self.stopped.is_some() || self.closed().is_some()
+    }
+
+    fn mirrors(&self, found: &mut Vec<MirrorReport>) {
+        found.push(self.report());
+        self.legs.iter().flatten().for_each(|leg| leg.volume.mirrors(found));
     }
 
     fn is_timed(&self) -> bool {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use thinwire_buffer::Time;
-use thinwire_volume::{Completion, Geometry, Identity, Io, Volume, VolumeEvent};
+use thinwire_volume::{Completion, Geometry, Identity, Io, MirrorReport, Volume, VolumeEvent};
 
 /// A fault in what a store tells of losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +94,18 @@ impl<V: Volume> Volume for WatchedStore<V> {
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
         self.look();
         events.append(&mut self.news);
+    }
+
+    fn wind_up(&mut self) {
+        self.below.wind_up();
+    }
+
+    fn is_wound_up(&self) -> bool {
+        self.below.is_wound_up()
+    }
+
+    fn mirrors(&self, found: &mut Vec<MirrorReport>) {
+        self.below.mirrors(found);
     }
 
     fn is_timed(&self) -> bool {

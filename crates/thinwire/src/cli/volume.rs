@@ -13,6 +13,7 @@ Examples:
   thinwire volume dump /srv/a.img
   thinwire volume check /srv/*.img
   thinwire volume assemble /srv/*.img > pool.toml
+  thinwire volume resync pool.toml#home
 
 Of volumes that a file describes with `labels = true`: each part gives its first MiB to a label, which says what it is
 a part of. docs/format.md says what stands there.")]
@@ -85,6 +86,30 @@ not looked at.")]
         /// The parts
         #[arg(required = true, value_name = "VOLUME")]
         parts: Vec<VolumeSpec>,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+    /// Copy to legs of mirrors what they lack, or decide which leg is the truth
+    #[command(after_help = "\
+Examples:
+  thinwire volume resync --key alice pool.toml#home
+  thinwire volume resync --key alice --degraded pool.toml#home
+  thinwire volume resync --key alice --from 1 pool.toml#home
+
+A mirror that is in use resyncs by itself; this opens it for nothing else, and waits until all legs that are there are in
+sync. Legs that may have the newest data and are missing are refused: --degraded goes on without them, and puts that on record,
+so that what they had is given up where it differs. Legs that were served apart are refused: --from takes one for the truth,
+and copies it to all others. Interrupted, it goes on from there when the mirror is opened again.")]
+    Resync {
+        /// The volume, FILE.toml#NAME
+        volume: VolumeSpec,
+        /// Go on without legs that are missing and may have newer data
+        #[arg(long)]
+        degraded: bool,
+        /// Take this leg, counted from 0 in the order of their labels, for the truth
+        #[arg(long, value_name = "LEG")]
+        from: Option<usize>,
         #[command(flatten)]
         #[allow(missing_docs)]
         common: VolumeCommon,

@@ -3,10 +3,12 @@
 //! * `check.rs`: whether labels are sound, and what to do where they are not
 //! * `create.rs`: parts get labels
 //! * `look.rs`: what stands in labels, and which volumes those make
+//! * `resync.rs`: legs of mirrors get what they lack
 
 mod check;
 mod create;
 mod look;
+mod resync;
 
 use std::time::{Duration, Instant};
 
@@ -27,6 +29,9 @@ pub fn run(args: &VolumeArgs) -> Outcome {
     match &args.action {
         VolumeAction::Create { volume, force, take_over, common } => {
             create::create(volume, *force, *take_over, common)
+        }
+        VolumeAction::Resync { volume, degraded, from, common } => {
+            resync::resync(volume, *degraded, *from, common)
         }
         VolumeAction::Check { parts, common } => check::check(parts, common),
         VolumeAction::Dump { parts, common } => look::dump(parts, common),

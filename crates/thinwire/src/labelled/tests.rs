@@ -39,7 +39,7 @@ impl Pair {
             bytes: stores[nth].geometry().bytes,
         };
         let (parts, module) = ([0, 1].map(part), Module::find("linear").unwrap());
-        let bytes = parts.iter().map(NewPart::data_bytes).sum();
+        let bytes = parts.iter().map(|part| part.data_bytes(module)).sum();
         let options = &Options::default();
         let whole = NewWhole { name: "both", uuid: [9; 16], module, options, bytes };
         for (label, store) in label_parts(&whole, &parts).unwrap().iter().zip(&mut stores) {
@@ -189,7 +189,13 @@ fn who_reads_while_it_is_opened_looks_again() {
         };
         let late: Box<dyn Volume> = Box::new(Late { before, now, reads_before });
         let interrupt = Interrupt { signals: None, stop: None };
-        let by = Opening { interrupt, until: None, in_order: false, read_only: true };
+        let by = Opening {
+            interrupt,
+            until: None,
+            in_order: false,
+            read_only: true,
+            wish: OpeningWish::default(),
+        };
         let opened = open_whole(&host, (module, options), specs, vec![late, other], &by);
         let why = opened.err().map(|e| e.to_string());
         assert_eq!(why.is_none(), is_opened, "{reads_before}: {why:?}");

@@ -31,6 +31,7 @@ impl Grants {
             let granted = match leaf {
                 Leaf::Remote(leaf) if !leaf.is_granted() => continue,
                 _ if unused.is_some() => continue,
+                Leaf::Absent(_) => continue,
                 Leaf::Remote(leaf) => leaf.granted(),
                 Leaf::Local(leaf) => leaf.granted(),
             };

@@ -33,7 +33,7 @@ fn kind(kind: &str, name: &str, children: &str) -> String {
 #[test]
 fn no_option_of_a_module_is_forgotten() {
     let of_modules: BTreeSet<_> =
-        MODULES.iter().flat_map(|module| module.options).map(|option| option.name).collect();
+        Module::all().flat_map(|module| module.options).map(|option| option.name).collect();
     let mut text = volume("x", "");
     for name in &of_modules {
         text += &format!("{name} = 4096\n");

@@ -94,6 +94,21 @@ impl VolumeSpec {
         }
     }
 
+    /// Of each leaf, in the same order, whether something above it may do without: a mirror.
+    pub fn leaves_that_may_lack(&self) -> Vec<bool> {
+        let mut found = Vec::new();
+        self.gather_lacking(false, &mut found);
+        found
+    }
+
+    fn gather_lacking(&self, is_below: bool, found: &mut Vec<bool>) {
+        let VolumeSpec::Over { children, module, labels, .. } = self else {
+            return found.push(is_below);
+        };
+        let is_below = is_below || *labels && module.keeps.is_some();
+        children.iter().for_each(|child| child.gather_lacking(is_below, found));
+    }
+
     /// Something that is reached over links is part of it.
     pub fn has_remote(&self) -> bool {
         self.leaves().iter().any(|leaf| leaf.is_network())

@@ -17,7 +17,7 @@ fn labels(name: &str, whole: u8, count: u8) -> Vec<Label> {
     let module = Module::find("stripe").unwrap();
     let mut options = Options::default();
     options.set(module.option("chunk").unwrap(), 8192);
-    let bytes = parts.iter().map(NewPart::data_bytes).sum();
+    let bytes = parts.iter().map(|part| part.data_bytes(module)).sum();
     let whole = NewWhole { name, uuid: [whole; 16], module, options: &options, bytes };
     label_parts(&whole, &parts).unwrap()
 }

@@ -33,7 +33,7 @@ fn labels(whole: u8, count: usize) -> Vec<Label> {
     };
     let parts: Vec<_> = (0..count).map(part).collect();
     let (module, options) = (Module::find("stripe").unwrap(), Options::default());
-    let bytes = parts.iter().map(NewPart::data_bytes).sum();
+    let bytes = parts.iter().map(|part| part.data_bytes(module)).sum();
     let new = NewWhole { name: "home", uuid: [whole; 16], module, options: &options, bytes };
     label_parts(&new, &parts).unwrap()
 }

@@ -22,7 +22,7 @@ fn made(count: usize) -> Vec<Content> {
     };
     let parts: Vec<_> = (0..count).map(part).collect();
     let (module, options) = (Module::find("linear").unwrap(), Options::default());
-    let bytes = parts.iter().map(NewPart::data_bytes).sum();
+    let bytes = parts.iter().map(|part| part.data_bytes(module)).sum();
     let whole = NewWhole { name: "home", uuid: [1; 16], module, options: &options, bytes };
     let labels = label_parts(&whole, &parts).unwrap();
     // As `volume create` leaves them.

@@ -1,10 +1,10 @@
 //! `thinwire volume check`: whether labels are sound, and what they make; it changes nothing.
 
 use serde::Serialize;
-use thinwire_modules::meta::{Finding, SeenPart, assemble};
+use thinwire_modules::meta::{Finding, SeenPart};
 
 use super::hex;
-use super::look::{look_at, wholes_of};
+use super::look::{look_at, whole_of, wholes_of};
 use crate::cli::VolumeCommon;
 use crate::error::{Failure, Outcome};
 use crate::output;
@@ -51,7 +51,7 @@ pub fn check(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
     let mut volumes = Vec::new();
     for (uuid, places) in wholes_of(&seen) {
         let of: Vec<_> = places.iter().filter_map(|&place| seen[place].clone().ok()).collect();
-        let made = assemble(&of).map_err(|e| e.describe(&|at| specs[places[at]].to_string()));
+        let made = whole_of(&of, &places, specs);
         volumes.push(JsonCheckedWhole {
             name: places.iter().find_map(|&place| parts[place].name.clone()).unwrap_or_default(),
             uuid: hex(&uuid),

@@ -5,6 +5,7 @@ use thinwire_modules::meta::{
     LABEL_AREA_BYTES, Label, LabelError, Labels, MadePart, NewPart, NewWhole, SeenPart,
     WholeMaking, assemble, label_parts, occupant,
 };
+use thinwire_modules::mirror::{MirrorState, find_mirror};
 use thinwire_modules::{Module, Options};
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::{Completion, Io, Op};
@@ -16,6 +17,7 @@ use crate::guard::refuse_in_use;
 use crate::host::Host;
 use crate::labelled::{bytes_of, check_leaves};
 use crate::last_resort::catch_signals;
+use crate::mirrored::{Entropy, seconds_now};
 use crate::open::{Ending, OpenVolume, VolumeOptions, let_go, let_go_failed, open_on};
 use crate::output;
 use crate::rundir::SCHEMA;
@@ -141,7 +143,7 @@ fn label_all(
 ) -> Outcome<Option<JsonWhole>> {
     check_leaves(volume.children, true)?;
     let (labels, seen) = read_labels(parts, signals)?;
-    if !is_asked_for && assemble(&seen).is_ok() {
+    if !is_asked_for && is_made(&seen) {
         return Ok(None);
     }
     // All that can be wrong is found out before anything is written.
@@ -149,7 +151,11 @@ fn label_all(
     let bytes = whole_bytes(volume, parts, &new)?;
     let Described { name, module, options, spec, .. } = *volume;
     let whole = NewWhole { name, uuid: new_uuid(), module, options, bytes };
-    let made = label_parts(&whole, &new).map_err(|e| Failure::failed(e.to_string()))?;
+    let mut made = label_parts(&whole, &new).map_err(|e| Failure::failed(e.to_string()))?;
+    if module.keeps.is_some() {
+        let states = MirrorState::of_new(made.len(), bytes, seconds_now(), &mut Entropy);
+        made.iter_mut().zip(states).for_each(|(label, state)| label.state = state.encode());
+    }
     let mut occupied = Vec::new();
     for ((part, seen), child) in parts.iter_mut().zip(&seen).zip(volume.children) {
         let begins = read(&mut **part, LABEL_AREA_BYTES, signals);
@@ -189,6 +195,15 @@ fn label_all(
     }))
 }
 
+/// They are the parts of a whole.
+fn is_made(seen: &[SeenPart]) -> bool {
+    if assemble(seen).is_ok() {
+        return true;
+    }
+    let parts: Vec<_> = seen.iter().cloned().map(Some).collect();
+    find_mirror(&parts).is_ok_and(|whole| whole.places.iter().all(Option::is_some))
+}
+
 /// The parts, if each can be one.
 fn new_parts(
     volume: &Described<'_>,
@@ -209,7 +224,7 @@ fn new_parts(
         if geometry.features.read_only {
             return refused("cannot be written".to_owned());
         }
-        if part.data_bytes() == 0 {
+        if part.data_bytes(volume.module) == 0 {
             return refused(format!("has {} bytes, which leaves nothing for data", part.bytes));
         }
         if let Some(twin) = new.iter().position(|other| other.content == part.content) {
@@ -228,7 +243,7 @@ fn whole_bytes(
 ) -> Outcome<u64> {
     let shapes = parts.iter_mut().zip(new).map(|(part, new)| {
         let block_bytes = part.volume().geometry().block_bytes;
-        (new.data_bytes(), block_bytes)
+        (new.data_bytes(volume.module), block_bytes)
     });
     bytes_of((volume.module, volume.options), shapes).map_err(|e| match e.child {
         Some(child) => Failure::failed(format!("the data of {} {}", volume.children[child], e.why)),

@@ -4,13 +4,16 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde::Serialize;
-use thinwire_modules::meta::{Assembly, Finding, Label, SeenPart, assemble};
+use thinwire_modules::Options;
+use thinwire_modules::meta::{Assembly, AssemblyError, Finding, Label, SeenPart, assemble};
+use thinwire_modules::mirror::{OpeningWish, find_mirror};
 
 use super::{JsonWhole, hex, options_of, read_labels};
 use crate::cli::VolumeCommon;
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::last_resort::catch_signals;
+use crate::mirrored::{refused, standings};
 use crate::open::{Ending, let_go, let_go_failed, open_on};
 use crate::output;
 use crate::rundir::SCHEMA;
@@ -224,9 +227,9 @@ pub fn assemble_all(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
     let mut found = Vec::new();
     for (_, places) in wholes_of(&seen) {
         let parts: Vec<_> = places.iter().filter_map(|&place| seen[place].clone().ok()).collect();
-        match assemble(&parts) {
-            Ok(whole) => found.push((json_whole(&whole, &places, specs), whole)),
-            Err(e) => refused.push(e.describe(&|place| specs[places[place]].to_string())),
+        match whole_of(&parts, &places, specs) {
+            Ok(whole) => found.push(whole),
+            Err(why) => refused.push(why),
         }
     }
     let is_any = !found.is_empty();
@@ -245,6 +248,47 @@ pub fn assemble_all(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
     }
 }
 
+/// What these parts of one whole make, and what its module is told; or why they make nothing.
+pub(super) fn whole_of(
+    parts: &[SeenPart],
+    places: &[usize],
+    specs: &[VolumeSpec],
+) -> Result<(JsonWhole, Options), String> {
+    let describe = |e: AssemblyError| e.describe(&|place| specs[places[place]].to_string());
+    let module = parts.iter().find_map(|part| match &part.found {
+        Ok(Finding::Label(found)) => Some(found.label.module),
+        _ => None,
+    });
+    let Some(module) = module.filter(|module| module.keeps.is_some()) else {
+        let whole = assemble(parts).map_err(describe)?;
+        return Ok((json_whole(&whole, places, specs), whole.options));
+    };
+    let own: Vec<_> = places.iter().map(|&place| specs[place].clone()).collect();
+    let seen: Vec<_> = parts.iter().cloned().map(Some).collect();
+    let whole = find_mirror(&seen).map_err(describe)?;
+    whole
+        .plan(OpeningWish::default())
+        .map_err(|refusal| refused(&refusal, &whole, &own, "").message)?;
+    let missing: Vec<_> =
+        (0..whole.places.len()).filter(|&leg| whole.places[leg].is_none()).collect();
+    if !missing.is_empty() {
+        let legs = missing.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        return Err(format!(
+            "{:?} can be used, but legs {legs} (counted from 0) are not among these, and it is described with all of them: {}",
+            whole.name,
+            standings(&whole, &own)
+        ));
+    }
+    let json = JsonWhole {
+        name: whole.name.clone(),
+        uuid: hex(&whole.uuid),
+        kind: module.name,
+        bytes: whole.bytes,
+        parts: whole.places.iter().flatten().map(|&place| own[place].to_string()).collect(),
+    };
+    Ok((json, whole.options))
+}
+
 fn json_whole(whole: &Assembly, places: &[usize], specs: &[VolumeSpec]) -> JsonWhole {
     let parts = whole.parts.iter().map(|part| specs[places[part.place]].to_string());
     JsonWhole {
@@ -257,7 +301,7 @@ fn json_whole(whole: &Assembly, places: &[usize], specs: &[VolumeSpec]) -> JsonW
 }
 
 /// How to describe it.
-fn toml_of(json: &JsonWhole, whole: &Assembly) -> String {
+fn toml_of(json: &JsonWhole, options: &Options) -> String {
     let quoted = |text: &String| toml::Value::from(text.as_str()).to_string();
     let mut text = format!(
         "# {}, {} bytes\n[[volume]]\nname = {}\nkind = \"{}\"\nlabels = true\n",
@@ -266,7 +310,7 @@ fn toml_of(json: &JsonWhole, whole: &Assembly) -> String {
         quoted(&json.name),
         json.kind
     );
-    for (name, value) in whole.options.iter() {
+    for (name, value) in options.iter() {
         let _ = writeln!(text, "{name} = {value}");
     }
     let parts: Vec<_> = json.parts.iter().map(quoted).collect();

@@ -63,7 +63,7 @@ fn what_newer_programs_write_is_not_damage() {
         refused(at, bytes, says);
         assert!(Label::decode(&with(&labelled(), at, bytes)).unwrap_err().is_newer());
     }
-    let known: Vec<_> = MODULES.iter().map(|module| module.name).collect();
+    let known: Vec<_> = Module::all().map(|module| module.name).collect();
     let known = known.join(", ");
     for (bytes, name) in [(&b"tripe\0"[..], "tripe"), (&[255], "\u{fffd}tripe")] {
         let end = "use the one that wrote it";

@@ -1,0 +1,135 @@
+//! `thinwire volume resync`: legs of a mirror that lack something get it, and what nobody can know is decided.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use thinwire_modules::mirror::OpeningWish;
+use thinwire_volume::{LegStanding, MirrorReport};
+
+use super::options_of;
+use crate::cli::VolumeCommon;
+use crate::error::{Failure, Outcome};
+use crate::guard::refuse_in_use;
+use crate::last_resort::catch_signals;
+use crate::open::{Ending, OpenVolume, Wait, let_go, let_go_failed, open_volume};
+use crate::output;
+use crate::rundir::SCHEMA;
+use crate::signals::Signals;
+use crate::uri::VolumeSpec;
+
+/// How often is looked how far it is.
+const GLANCE: Duration = Duration::from_millis(50);
+/// How often that is said.
+const SAY_EVERY: Duration = Duration::from_secs(2);
+
+/// `volume resync --json`.
+#[derive(Serialize)]
+struct Resynced {
+    schema: u32,
+    mirrors: Vec<JsonMirror>,
+}
+
+#[derive(Serialize)]
+struct JsonMirror {
+    legs: Vec<JsonLeg>,
+}
+
+#[derive(Serialize)]
+struct JsonLeg {
+    /// `in sync`, `resyncing`, `behind` or `failed`.
+    standing: &'static str,
+    /// How much it lacks at most, in bytes.
+    lacks: u64,
+}
+
+/// Opens a volume of mirrors, and waits until all of their legs that are there are in sync.
+pub fn resync(
+    spec: &VolumeSpec,
+    degraded: bool,
+    from: Option<usize>,
+    common: &VolumeCommon,
+) -> Outcome {
+    refuse_in_use(spec, "a resync")?;
+    let (signals, last_words) = catch_signals(2, &[spec])?;
+    let mut options = options_of(common, &signals)?;
+    options.wish = OpeningWish { degraded, from };
+    let mut open = open_volume(spec, &options, Some(&signals))
+        .inspect_err(|failure| last_words.set(failure))?;
+    match watch(&mut *open, &signals, common.json) {
+        Ok(mirrors) => {
+            let_go(&mut *open, Ending::Orderly)?;
+            say(mirrors, common.json)
+        }
+        Err(failure) => {
+            let_go_failed(&mut *open, true);
+            Err(failure)
+        }
+    }
+}
+
+/// Until nothing is copied any more.
+fn watch(
+    open: &mut dyn OpenVolume,
+    signals: &Signals,
+    is_json: bool,
+) -> Outcome<Vec<MirrorReport>> {
+    open.watch(signals.fd())?;
+    let (mut said_at, mut done) = (Instant::now(), Vec::new());
+    loop {
+        open.turn(Wait::Until(Instant::now() + GLANCE))?;
+        open.volume().poll(&mut done);
+        let mut mirrors = Vec::new();
+        open.volume().mirrors(&mut mirrors);
+        if mirrors.is_empty() {
+            return Err(Failure::usage("there is no mirror in it: nothing is resynced"));
+        }
+        if mirrors.iter().all(MirrorReport::is_settled) {
+            return match mirrors.iter().any(|mirror| mirror.has_stopped) {
+                true => Err(Failure::failed(
+                    "it has stopped: another has one of its legs, or none could go on; `thinwire volume check` says what is there",
+                )),
+                false => Ok(mirrors),
+            };
+        }
+        if signals.take().is_some() {
+            return Err(Failure::failed(
+                "interrupted: it goes on from there when it is opened again",
+            ));
+        }
+        if said_at.elapsed() >= SAY_EVERY && !is_json {
+            said_at = Instant::now();
+            let lacks = |mirror: &MirrorReport| {
+                let copied_to =
+                    mirror.legs.iter().filter(|leg| leg.standing == LegStanding::Resyncing);
+                copied_to.map(|leg| leg.lacks).max().unwrap_or(0)
+            };
+            let left: u64 = mirrors.iter().map(lacks).sum();
+            output::complain(&format!("{} MiB are left to copy at most", left >> 20));
+        }
+    }
+}
+
+fn say(mirrors: Vec<MirrorReport>, is_json: bool) -> Outcome {
+    let are_all =
+        |mirror: &MirrorReport| mirror.legs.iter().all(|leg| leg.standing == LegStanding::InSync);
+    let is_whole = mirrors.iter().all(are_all);
+    if is_json {
+        let leg = |leg: &thinwire_volume::LegReport| JsonLeg {
+            standing: leg.standing.name(),
+            lacks: leg.lacks,
+        };
+        let mirror =
+            |mirror: &MirrorReport| JsonMirror { legs: mirror.legs.iter().map(leg).collect() };
+        let mirrors = mirrors.iter().map(mirror).collect();
+        return output::say_json(&Resynced { schema: SCHEMA, mirrors });
+    }
+    for mirror in &mirrors {
+        let legs = mirror.legs.iter().enumerate();
+        let legs = legs.map(|(nth, leg)| format!("leg {nth} is {}", leg.standing.name()));
+        output::say(&legs.collect::<Vec<_>>().join(", "))?;
+    }
+    if !is_whole {
+        output::complain("legs that are not there stay behind: give them, and resync again");
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! Mirrors (`docs/format.md`, "The mirror"), opened over those of their legs that are there.
+
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use thinwire_modules::Options;
+use thinwire_modules::meta::{Finding, Label, Labels, SeenPart};
+use thinwire_modules::mirror::{
+    DrawGeneration, FoundMirror, Generation, LEG_LABEL_TOKEN, Mirror, MirrorConfig, MirrorError,
+    MirrorLeg, OpeningRefusal, find_mirror,
+};
+use thinwire_runtime::clock::entropy_bytes;
+use thinwire_volume::Volume;
+
+use crate::error::{Failure, Outcome};
+use crate::host::Host;
+use crate::labelled::{Opening, check_leaves, read_all};
+use crate::uri::VolumeSpec;
+
+/// A leg that has not answered for so long is dropped while another is in sync.
+const LEG_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Random numbers of this machine.
+pub struct Entropy;
+
+impl DrawGeneration for Entropy {
+    fn draw(&mut self) -> Generation {
+        *entropy_bytes().first_chunk().expect("there are 32")
+    }
+}
+
+/// Seconds since 1970, by the clock of this machine; 0 if that is not set.
+pub fn seconds_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The mirror whose legs these are, in any order, which `specs` call by name; an error stands for one that could not be opened. What
+/// is submitted waits until it has read what its legs lack, and, to be written, has that on record.
+///
+/// # Errors
+/// No mirror can be made of those that are there, or it may not be served without those that are missing.
+pub fn open_mirror(
+    host: &Host,
+    options: &Options,
+    specs: &[VolumeSpec],
+    children: Vec<Outcome<Box<dyn Volume>>>,
+    by: &Opening<'_>,
+) -> Outcome<Box<dyn Volume>> {
+    check_leaves(specs, !by.read_only)?;
+    let (mut volumes, mut of_place) = (Vec::new(), Vec::new());
+    let mut absent: Vec<String> = Vec::new();
+    for (place, child) in children.into_iter().enumerate() {
+        match child {
+            Ok(volume) => {
+                volumes.push(volume);
+                of_place.push(place);
+            }
+            Err(failure) => absent.push(failure.message),
+        }
+    }
+    if volumes.is_empty() {
+        return Err(Failure::failed(format!("none of its legs is there: {}", absent.join("; "))));
+    }
+    let (readers, found) = read_all(host, &mut volumes, LEG_LABEL_TOKEN, by)?;
+    let mut seen: Vec<Option<SeenPart>> = vec![None; specs.len()];
+    for (&place, part) in of_place.iter().zip(found) {
+        seen[place] = Some(part);
+    }
+    let whole = find_mirror(&seen)
+        .map_err(|error| Failure::failed(error.describe(&|place| specs[place].to_string())))?;
+    absent.extend(whole.passed_over.iter().map(|(place, why)| format!("{} {why}", specs[*place])));
+    check_description(&whole, options, specs, by.in_order)?;
+    let missing = absent.join("; ");
+    let plan = whole.plan(by.wish).map_err(|refusal| refused(&refusal, &whole, specs, &missing))?;
+    let mut places: Vec<Option<(Box<dyn Volume>, Labels)>> = specs.iter().map(|_| None).collect();
+    for ((&place, volume), labels) in of_place.iter().zip(volumes).zip(readers) {
+        places[place] = Some((volume, labels));
+    }
+    let legs = whole.places.iter().map(|place| {
+        let place = (*place)?;
+        let (volume, labels) = places[place].take()?;
+        let label = label_of(seen[place].take()?)?;
+        Some(MirrorLeg { volume, labels, label })
+    });
+    let config = MirrorConfig {
+        generations: Box::new(Entropy),
+        pool: host.pool(),
+        wish: by.wish,
+        read_only: by.read_only,
+        opened_at: seconds_now(),
+        leg_timeout: LEG_TIMEOUT,
+    };
+    let mirror = Mirror::open(legs.collect(), config).map_err(|error| match error {
+        MirrorError::Refused(refusal) => refused(&refusal, &whole, specs, &missing),
+        MirrorError::Unfit(e) => Failure::failed(match e.child {
+            Some(leg) => format!("leg {leg} ({}) {}", called(&whole, leg, specs), e.why),
+            None => e.to_string(),
+        }),
+        error @ MirrorError::Count { .. } => Failure::failed(error.to_string()),
+    })?;
+    if plan.current.count_ones() as usize != whole.places.len() {
+        let missing = if missing.is_empty() { missing } else { format!("; {missing}") };
+        tracing::warn!("mirror {:?}: {}{missing}", whole.name, standings(&whole, specs));
+    }
+    Ok(Box::new(mirror))
+}
+
+fn label_of(part: SeenPart) -> Option<Label> {
+    match part.found {
+        Ok(Finding::Label(found)) => Some(found.label),
+        _ => None,
+    }
+}
+
+/// It is described as it was made.
+fn check_description(
+    whole: &FoundMirror,
+    options: &Options,
+    specs: &[VolumeSpec],
+    in_order: bool,
+) -> Outcome {
+    if whole.places.len() != specs.len() {
+        return Err(Failure::failed(format!(
+            "it is described with {} legs, and has {} by their labels: name all of them, also those that are missing",
+            specs.len(),
+            whole.places.len()
+        )));
+    }
+    if whole.options != *options {
+        return Err(Failure::failed(
+            "it is described with other options than the labels of its legs say: describe it as it was made",
+        ));
+    }
+    let is_elsewhere = |(leg, place): (usize, &Option<usize>)| place.is_some_and(|at| at != leg);
+    if in_order && whole.places.iter().enumerate().any(is_elsewhere) {
+        let legs: Vec<_> = (0..specs.len()).map(|leg| called(whole, leg, specs)).collect();
+        return Err(Failure::failed(format!(
+            "who is served remembers its legs by their order, and that is another than in their labels: describe it as children = \
+             [{}]",
+            legs.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+        )));
+    }
+    Ok(())
+}
+
+/// As users call a leg.
+fn called(whole: &FoundMirror, leg: usize, specs: &[VolumeSpec]) -> String {
+    whole.places[leg].map_or("missing".into(), |place| specs[place].to_string())
+}
+
+/// How all legs stand.
+pub fn standings(whole: &FoundMirror, specs: &[VolumeSpec]) -> String {
+    let mut text = String::new();
+    for (leg, place) in whole.places.iter().enumerate() {
+        let comma = if leg == 0 { "" } else { ", " };
+        let _ = write!(text, "{comma}leg {leg}");
+        if let Some(place) = place {
+            let _ = write!(text, " ({})", specs[*place]);
+        }
+        let _ = write!(text, " is {}", whole.standing(leg));
+    }
+    text
+}
+
+/// What is wrong, who is who, and what to do.
+pub fn refused(
+    refusal: &OpeningRefusal,
+    whole: &FoundMirror,
+    specs: &[VolumeSpec],
+    missing: &str,
+) -> Failure {
+    let mut text = format!("{refusal} ({}", standings(whole, specs));
+    if !missing.is_empty() {
+        let _ = write!(text, "; {missing}");
+    }
+    text += ")";
+    match refusal {
+        OpeningRefusal::Missing { .. } => {
+            text += ": `thinwire volume resync --degraded` goes on without them"
+        }
+        OpeningRefusal::SplitBrain { .. }
+        | OpeningRefusal::NoneInSync
+        | OpeningRefusal::Old { .. } => {
+            text += ": `thinwire volume resync --from LEG` takes one for the truth";
+        }
+        _ => {}
+    }
+    Failure::failed(text)
+}

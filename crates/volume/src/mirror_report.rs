@@ -1,0 +1,54 @@
+//! What a volume that is a mirror says of itself.
+
+/// How a mirror stands, for status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MirrorReport {
+    /// It has read what its legs lack, and has on record how they stand.
+    pub is_open: bool,
+    /// It has stopped for good: another has a leg, or none is left that can go on.
+    pub has_stopped: bool,
+    /// Of each leg.
+    pub legs: Vec<LegReport>,
+}
+
+/// How a leg of a mirror stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LegReport {
+    /// What becomes of it.
+    pub standing: LegStanding,
+    /// How much it lacks at most, in bytes.
+    pub lacks: u64,
+}
+
+/// What becomes of a leg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LegStanding {
+    /// It has all data.
+    InSync,
+    /// It is being copied to.
+    Resyncing,
+    /// It was dropped, or is not there.
+    Behind,
+    /// It has other content than it had: it is not used.
+    Failed,
+}
+
+impl LegStanding {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            LegStanding::InSync => "in sync",
+            LegStanding::Resyncing => "resyncing",
+            LegStanding::Behind => "behind",
+            LegStanding::Failed => "failed",
+        }
+    }
+}
+
+impl MirrorReport {
+    /// Nothing is being copied, nor about to be.
+    pub fn is_settled(&self) -> bool {
+        let is_copied_to = |leg: &LegReport| leg.standing == LegStanding::Resyncing;
+        self.has_stopped || self.is_open && !self.legs.iter().any(is_copied_to)
+    }
+}
