@@ -13,6 +13,7 @@ mod labels;
 mod making;
 mod opening;
 mod signature;
+pub mod tree;
 
 use label::LABEL_VERSION;
 use labels::copy_of;

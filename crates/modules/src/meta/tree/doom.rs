@@ -1,0 +1,165 @@
+//! Deleting trees: a node that nobody holds any more is noted in the tree of doomed nodes, and what it refers to is given back
+//! later, a node at a time, across commits and crashes (`docs/format.md`, "Doomed nodes").
+
+use super::change::refers;
+use super::counts::Of;
+use super::look::Bounds;
+use super::{
+    DOOMED, NodeFault, TreeFault, TreeKind, TreePointer, TreeRefers, TreeStop, TreeValue, Trees,
+};
+
+/// In the place of the level, for nodes that cannot be read.
+const UNREADABLE: u64 = 0xff;
+const LEVEL_SHIFT: u32 = 56;
+
+/// A node to which the tree of doomed ones holds the only reference. The key is its level, in the highest byte, and its
+/// address: so leaves go first, and few are noted at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Doomed {
+    pub at: TreePointer,
+    pub kind: u8,
+}
+
+impl TreeValue for Doomed {
+    const BYTES: usize = 24;
+
+    fn put(&self, out: &mut [u8]) {
+        out[..16].copy_from_slice(&self.at.to_bytes());
+        out[16] = self.kind;
+    }
+
+    fn take(bytes: &[u8]) -> Option<Self> {
+        let is_plain = !bytes[..8].iter().all(|&byte| byte == 0) && bytes[17..] == [0; 7];
+        is_plain.then(|| Doomed { at: TreePointer::from_bytes(bytes), kind: bytes[16] })
+    }
+
+    fn refers(&self) -> TreeRefers {
+        TreeRefers::Tree { kind: self.kind, root: self.at }
+    }
+}
+
+/// What a step of giving back deleted trees has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeReaped {
+    /// There is more to give back.
+    pub more: bool,
+    /// It came to a node that cannot be read: what that refers to is not given back until somebody repairs the trees.
+    pub damaged: Option<TreeFault>,
+}
+
+fn key(level: u64, node: u64) -> u64 {
+    level << LEVEL_SHIFT | node
+}
+
+impl Trees {
+    /// One fewer refers to that.
+    pub(super) fn release(&mut self, refers: TreeRefers) -> Result<(), TreeStop> {
+        match refers {
+            TreeRefers::Nothing => Ok(()),
+            TreeRefers::Block(block) => self.add(Of::Blocks, block, -1),
+            TreeRefers::Tree { root, .. } if root.is_none() => Ok(()),
+            TreeRefers::Tree { kind, root } => {
+                if self.give_up(kind, root)? {
+                    return Ok(());
+                }
+                let kind = self.kind(kind, root.node)?;
+                let level = match self.fetch(kind, root, None, Bounds::ALL) {
+                    Ok(node) => u64::from(node.level()),
+                    Err(TreeStop::Fault(_)) => UNREADABLE,
+                    Err(stop) => return Err(stop),
+                };
+                self.doom(level, kind.number, root)
+            }
+        }
+    }
+
+    /// One fewer refers to that node, if that is not the last one.
+    fn give_up(&mut self, kind: u8, at: TreePointer) -> Result<bool, TreeStop> {
+        match self.count(Of::Nodes, at.node)? {
+            0 => {
+                let kind = self.kind(kind, at.node)?;
+                let fault = NodeFault::Count { says: 0 };
+                Err(TreeFault::node(kind.name, at.node, fault).into())
+            }
+            1 => Ok(false),
+            _ => self.add(Of::Nodes, at.node, -1).map(|()| true),
+        }
+    }
+
+    fn doom(&mut self, level: u64, kind: u8, at: TreePointer) -> Result<(), TreeStop> {
+        let mut value = [0; Doomed::BYTES];
+        Doomed { at, kind }.put(&mut value);
+        let (doomed, before) =
+            self.insert_bytes(&DOOMED, self.doomed, key(level, at.node), &value)?;
+        self.doomed = doomed;
+        match before {
+            None => Ok(()),
+            // It has been given up twice, and was counted once.
+            Some(_) => {
+                let fault = NodeFault::Count { says: 1 };
+                Err(TreeFault::node(DOOMED.name, at.node, fault).into())
+            }
+        }
+    }
+
+    /// There is something to give back of deleted trees.
+    pub(super) fn first_doomed(&mut self) -> Result<Option<u64>, TreeStop> {
+        let first = self.first(&DOOMED, self.doomed, 0)?;
+        Ok(first.filter(|key| key >> LEVEL_SHIFT != UNREADABLE))
+    }
+
+    /// Gives back what one doomed node refers to, and the node.
+    pub(super) fn reap(&mut self) -> Result<TreeReaped, TreeStop> {
+        let Some(first) = self.first_doomed()? else {
+            return Ok(TreeReaped { more: false, damaged: None });
+        };
+        let (doomed, value) = self.remove_bytes(&DOOMED, self.doomed, first)?;
+        self.doomed = doomed;
+        let node = first & ((1 << LEVEL_SHIFT) - 1);
+        let value = value.and_then(|value| Doomed::take(&value[..Doomed::BYTES]));
+        let fault = || TreeFault::node(DOOMED.name, node, NodeFault::Value { row: 0 });
+        let Doomed { at, kind } =
+            value.filter(|doomed| doomed.at.node == node).ok_or_else(fault)?;
+        let damaged = match self.held_by(kind, at) {
+            Ok((kind, level, held)) => {
+                for refers in held {
+                    self.release_below(level, refers)?;
+                }
+                self.free_node(kind, at)?;
+                None
+            }
+            Err(TreeStop::Fault(fault)) => {
+                self.doom(UNREADABLE, kind, at)?;
+                Some(fault)
+            }
+            Err(stop) => return Err(stop),
+        };
+        Ok(TreeReaped { more: self.first_doomed()?.is_some(), damaged })
+    }
+
+    /// What a node refers to, all of it, with its kind and level.
+    #[allow(clippy::type_complexity, reason = "it is used once")]
+    fn held_by(
+        &mut self,
+        kind: u8,
+        at: TreePointer,
+    ) -> Result<(&'static TreeKind, u8, Vec<TreeRefers>), TreeStop> {
+        let kind = self.kind(kind, at.node)?;
+        let node = self.fetch(kind, at, None, Bounds::ALL)?;
+        let held: Result<Vec<_>, _> =
+            (0..node.rows()).map(|row| refers(kind, at.node, node, row)).collect();
+        Ok((kind, node.level(), held?))
+    }
+
+    fn release_below(&mut self, level: u8, refers: TreeRefers) -> Result<(), TreeStop> {
+        match refers {
+            TreeRefers::Tree { kind, root } if level > 0 => {
+                if self.give_up(kind, root)? {
+                    return Ok(());
+                }
+                self.doom(u64::from(level) - 1, kind, root)
+            }
+            refers => self.release(refers),
+        }
+    }
+}
