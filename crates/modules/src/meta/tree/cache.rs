@@ -36,12 +36,19 @@ impl Slot {
     }
 }
 
+struct Unfit {
+    fault: NodeFault,
+    /// The round in which it was read.
+    read: u64,
+    is_told: Cell<bool>,
+}
+
 /// Nodes by their addresses. Clean ones go when there are too many, but for those that were looked at in this round or the one
 /// before: who waits for a node, and tries again once in each round, finds all that it had found before, and so comes on.
 pub(super) struct Cache {
     slots: BTreeMap<u64, Slot>,
-    /// What was read and is no node, with the round in which it was read: so long it is not read again.
-    faults: BTreeMap<u64, (NodeFault, u64)>,
+    /// What was read and is no node, until that was told: then it is read again, for whoever asks again.
+    faults: BTreeMap<u64, Unfit>,
     spare: Vec<Box<Node>>,
     clean_max: usize,
     counts: [usize; 3],
@@ -132,19 +139,22 @@ impl Cache {
         }
     }
 
+    /// What is wrong with a node that was read, once.
     pub fn fault(&self, address: u64) -> Option<&NodeFault> {
-        self.faults.get(&address).map(|(fault, _)| fault)
+        let unfit = self.faults.get(&address)?;
+        (!unfit.is_told.replace(true)).then_some(&unfit.fault)
     }
 
     pub fn put_fault(&mut self, address: u64, fault: NodeFault) {
-        self.faults.insert(address, (fault, self.round));
+        let unfit = Unfit { fault, read: self.round, is_told: Cell::new(false) };
+        self.faults.insert(address, unfit);
     }
 
     /// Who waits tries again from now on.
     pub fn begin_round(&mut self) {
         self.round += 1;
         let round = self.round;
-        self.faults.retain(|_, (_, read)| *read + 2 > round);
+        self.faults.retain(|_, unfit| unfit.read + 2 > round && !unfit.is_told.get());
         while self.count(Standing::Clean) > self.clean_max && self.evict() {}
     }
 

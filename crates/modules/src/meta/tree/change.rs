@@ -28,6 +28,10 @@ pub(super) enum Undo {
         of: Of,
         at: u64,
     },
+    Taken {
+        of: Of,
+        at: u64,
+    },
     /// It was reserved.
     Reserved {
         block: u64,
@@ -146,6 +150,7 @@ impl Trees {
                     self.space(of).held.remove(&at);
                     self.space(of).freed.pop();
                 }
+                Undo::Taken { of, at } => _ = self.space(of).taken.remove(&at),
                 Undo::Reserved { block } => _ = self.blocks.held.insert(block),
             }
         }
@@ -237,6 +242,11 @@ impl Trees {
             return Ok(at);
         }
         let new = self.take_node(kind)?;
+        if new.node == at.node {
+            // Of the engine's own trees counts are not looked up: this one says that it is free.
+            let fault = NodeFault::Count { says: 0 };
+            return Err(TreeFault::node(kind.name, at.node, fault).into());
+        }
         let mut copy = self.cache.memory();
         copy.copy_from(&self.cache.get(at.node).expect("it was fetched").node);
         copy.rename(new);

@@ -247,8 +247,12 @@ impl Trees {
         };
         let left = self.cache.restand(Standing::Open, Standing::Written);
         self.generation += 1;
-        self.nodes.gives_back = false;
-        self.blocks.gives_back = false;
+        for of in [Of::Nodes, Of::Blocks] {
+            let space = self.space(of);
+            space.gives_back = false;
+            space.taken.clear();
+            space.frozen = space.state.map;
+        }
         let flush = match self.canary {
             TreeCanary::CommitsBeforeData => Flush::Done,
             _ => Flush::Wanted,

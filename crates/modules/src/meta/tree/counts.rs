@@ -55,7 +55,12 @@ const FRESH: Delta = Delta { change: 1, base: Some(0), is_fresh: true };
 pub(super) struct Space {
     /// As the map has it.
     pub state: TreeSpace,
+    /// The map of the last commit that has begun to write: it does not change, so something free can be looked for in it while the map
+    /// itself is being changed.
+    pub frozen: TreePointer,
     pub deltas: BTreeMap<u64, Delta>,
+    /// What was given out since, by the map; while that is brought up to date.
+    pub taken: BTreeSet<u64>,
     /// So many were given out, and the map does not know yet.
     pub fresh: u64,
     /// Free by the map, and not to be given out: the commit that freed them is not durable, or the user has not given them back.
@@ -73,7 +78,9 @@ impl Space {
     pub fn new(state: TreeSpace) -> Self {
         Space {
             state,
+            frozen: state.map,
             deltas: BTreeMap::new(),
+            taken: BTreeSet::new(),
             fresh: 0,
             held: BTreeSet::new(),
             freed: Vec::new(),
@@ -222,7 +229,7 @@ impl Trees {
                 cursor if cursor < total => cursor,
                 _ => 0,
             };
-            let (from, map) = (cursor / EACH_ROW, self.space(of).state.map);
+            let (from, map) = (cursor / EACH_ROW, self.space(of).frozen);
             let mut leaf = std::mem::take(&mut self.scan);
             leaf.clear();
             let next = self.leaf(of.map(), map, from, &mut |key, row| {
@@ -268,6 +275,7 @@ impl Trees {
             for at in first..last {
                 if bits(&row, at) == 0
                     && !space.deltas.contains_key(&at)
+                    && !space.taken.contains(&at)
                     && !space.held.contains(&at)
                 {
                     found = Some(at);
@@ -321,9 +329,13 @@ impl Trees {
             self.change_delta(of, at, |delta| *delta = settled);
             let space = self.space(of);
             space.state.used += u64::from(is_taken);
-            space.state.used -= u64::from(was > 0 && count == 0);
+            // The label may say less than the map, if somebody else has written it.
+            space.state.used = space.state.used.saturating_sub(u64::from(was > 0 && count == 0));
             space.fresh -= u64::from(delta.is_fresh);
-            if count == 0 {
+            if is_taken {
+                space.taken.insert(at);
+                self.undo.push(Undo::Taken { of, at });
+            } else if count == 0 {
                 space.held.insert(at);
                 space.freed.push(at);
                 self.undo.push(Undo::Held { of, at });

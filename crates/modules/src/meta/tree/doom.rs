@@ -120,8 +120,9 @@ impl Trees {
         let fault = || TreeFault::node(DOOMED.name, node, NodeFault::Value { row: 0 });
         let Doomed { at, kind } =
             value.filter(|doomed| doomed.at.node == node).ok_or_else(fault)?;
-        let damaged = match self.held_by(kind, at) {
-            Ok((kind, level, held)) => {
+        let level = (first >> LEVEL_SHIFT) as u8;
+        let damaged = match self.held_by(kind, level, at) {
+            Ok((kind, held)) => {
                 for refers in held {
                     self.release_below(level, refers)?;
                 }
@@ -137,18 +138,18 @@ impl Trees {
         Ok(TreeReaped { more: self.first_doomed()?.is_some(), damaged })
     }
 
-    /// What a node refers to, all of it, with its kind and level.
-    #[allow(clippy::type_complexity, reason = "it is used once")]
+    /// What a node refers to, all of it, with its kind.
     fn held_by(
         &mut self,
         kind: u8,
+        level: u8,
         at: TreePointer,
-    ) -> Result<(&'static TreeKind, u8, Vec<TreeRefers>), TreeStop> {
+    ) -> Result<(&'static TreeKind, Vec<TreeRefers>), TreeStop> {
         let kind = self.kind(kind, at.node)?;
-        let node = self.fetch(kind, at, None, Bounds::ALL)?;
+        let node = self.fetch(kind, at, Some(level), Bounds::ALL)?;
         let held: Result<Vec<_>, _> =
             (0..node.rows()).map(|row| refers(kind, at.node, node, row)).collect();
-        Ok((kind, node.level(), held?))
+        Ok((kind, held?))
     }
 
     fn release_below(&mut self, level: u8, refers: TreeRefers) -> Result<(), TreeStop> {

@@ -25,7 +25,8 @@ impl Trees {
         if state.nodes.total > label.part().bytes / NODE_BYTES as u64 {
             return Err(TreeFault::State { why: "has more nodes than the part has room for" });
         }
-        if state.generation == u64::MAX {
+        // More than anybody will come to from there on.
+        if state.generation > u64::MAX >> 1 {
             return Err(TreeFault::State { why: "has had the last commit there can be" });
         }
         let trees = Trees {

@@ -1,6 +1,7 @@
 //! Taking rows out of a tree. A node that has become small is joined with one beside it, if both have room in one.
 
 use super::change::refers;
+use super::counts::Of;
 use super::look::{Bounds, ValueBytes};
 use super::{LEVEL_MAX, TreeKind, TreePointer, TreeStop, Trees, VALUE_BYTES_MAX};
 
@@ -111,7 +112,7 @@ impl Trees {
             if below.is_none() || below.generation != self.generation {
                 return Ok(below);
             }
-            if self.count(super::counts::Of::Nodes, below.node)? > 1 {
+            if !kind.is_own() && self.count(Of::Nodes, below.node)? > 1 {
                 return Ok(below);
             }
             root = below;

@@ -222,11 +222,12 @@ impl TreeChange<'_> {
     /// A block that was free, whose one reference the caller holds.
     ///
     /// # Errors
-    /// [`TreeStop::NoBlocks`], or [`TreeStop::Commit`] if some become free with the next commit.
+    /// [`TreeStop::NoBlocks`], or [`TreeStop::Commit`] if some become free with the next commit. Those that the caller has yet to
+    /// [give out](Trees::give_out) are not among them.
     pub fn take_block(&mut self) -> Result<u64, TreeStop> {
         // Not what this change gives back: that is taken back with it.
         let (.., gives_back) = self.trees.before.spaces[1];
-        let comes = gives_back || !self.trees.blocks.held.is_empty();
+        let comes = gives_back || !self.trees.blocks.freed.is_empty();
         match self.trees.take_free(Of::Blocks) {
             Err(TreeStop::NoBlocks) if comes => Err(TreeStop::Commit),
             taken => taken,

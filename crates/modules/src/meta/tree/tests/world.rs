@@ -326,7 +326,9 @@ impl World {
 
     /// Writes new data to a new block, then has the key refer to it.
     pub fn write(&mut self, id: u64, key: u64) -> Result<(), TreeStop> {
+        let mut tries = 0..1_000;
         let block = loop {
+            tries.next().expect("it does not come on");
             match self.trees.reserve_block() {
                 Err(TreeStop::Wait) => self.wait(),
                 Err(TreeStop::Commit) => self.commit_now()?,
@@ -449,7 +451,7 @@ impl World {
             let mut keys = BTreeMap::new();
             for (key, mapping) in self.all_rows(TreeRoot::<Mapping>::new(&KINDS[1], row.root))? {
                 let zero = [0; BLOCK];
-                let offset = mapping.block * BLOCK as u64;
+                let offset = mapping.block.wrapping_mul(BLOCK as u64);
                 let block = self.data.content().get(&offset).cloned();
                 self.data.reads.push((offset, block.clone()));
                 let bytes = block.as_deref().unwrap_or(&zero);

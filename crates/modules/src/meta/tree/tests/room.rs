@@ -1,0 +1,174 @@
+//! Parts that run full (rule 14), caches that are small, and what is given back.
+
+use super::model::step;
+use super::world::{KINDS, Mapping, Setup, World};
+use super::*;
+use crate::meta::tree::cache::Standing;
+
+/// Deletes all that there is, and gives it back.
+fn delete_all(world: &mut World) {
+    for id in world.model.keys().copied().collect::<Vec<_>>() {
+        world.delete(id).unwrap();
+    }
+    while world.reap().unwrap() {}
+    world.commit_now().unwrap();
+    assert_eq!(world.check(1 << 16), []);
+    let TreeState { nodes, blocks, doomed, .. } = *world.trees.committed();
+    assert_eq!((blocks.used, doomed), (0, TreePointer::NONE));
+    // The map of nodes counts itself; that of blocks has no rows.
+    assert_eq!((nodes.used, blocks.map_nodes), (nodes.map_nodes, 0));
+}
+
+#[test]
+fn without_nodes_commits_and_deletions_go_on() {
+    for seed in 0..3 {
+        let setup = Setup {
+            seed,
+            nodes: 900 + 60 * seed,
+            blocks: 100_000,
+            rows_max: Some(4),
+            open_nodes_max: 200,
+            ..Setup::default()
+        };
+        let mut world = World::new(setup);
+        let mut id = world.create().unwrap();
+        // Keys far apart, so that each takes a row of its own in the map, too.
+        let stop = loop {
+            let key = world.random.next();
+            let done = match world.random.below(20) {
+                0 => world.share(id).map(|new| id = new),
+                _ => world.write(id, key),
+            };
+            if let Err(stop) = done {
+                break stop;
+            }
+        };
+        assert_eq!(stop, TreeStop::NoNodes);
+        // What may not find room does not begin; all else goes on.
+        assert_eq!(world.write(id, 1), Err(TreeStop::NoNodes));
+        assert_eq!(world.dump().unwrap(), world.model);
+        world.commit_now().unwrap();
+        assert_eq!(world.write(id, 1), Err(TreeStop::NoNodes));
+        assert_eq!(world.check(1 << 16), []);
+        let keys: Vec<u64> = world.model[&id].keys().copied().collect();
+        for key in keys.into_iter().take(10) {
+            world.remove(id, key).unwrap();
+            world.commit_now().unwrap();
+        }
+        delete_all(&mut world);
+        let id = world.create().unwrap();
+        (0..100).for_each(|key| world.write(id, key).unwrap());
+        world.commit_now().unwrap();
+        assert_eq!(world.dump().unwrap(), world.model);
+    }
+}
+
+#[test]
+fn without_blocks_the_rest_goes_on_and_what_is_given_back_is_found() {
+    let mut world = World::new(Setup { blocks: 100, ..Setup::default() });
+    let id = world.create().unwrap();
+    (0..100).for_each(|key| world.write(id, key).unwrap());
+    assert_eq!(world.write(id, 100), Err(TreeStop::NoBlocks));
+    assert_eq!(world.trees.free()[1], 0);
+    world.remove(id, 7).unwrap();
+    // Free only after a commit, which the attempt makes.
+    let before = world.trees.committed().generation;
+    world.write(id, 100).unwrap();
+    assert!(world.trees.committed().generation > before);
+    assert_eq!(world.write(id, 101), Err(TreeStop::NoBlocks));
+    world.remove_range(id, 0, 49).unwrap();
+    (200..249).for_each(|key| world.write(id, key).unwrap());
+    world.commit_now().unwrap();
+    assert_eq!(world.dump().unwrap(), world.model);
+    delete_all(&mut world);
+}
+
+#[test]
+fn a_freed_block_waits_for_whoever_discards_it() {
+    let mut world = World::new(Setup { blocks: 10, ..Setup::default() });
+    world.trees.config.keeps_freed = true;
+    let id = world.create().unwrap();
+    (0..10).for_each(|key| world.write(id, key).unwrap());
+    world.commit_now().unwrap();
+    world.remove_range(id, 0, 4).unwrap();
+    let mut freed = Vec::new();
+    world.trees.take_freed(&mut freed);
+    assert_eq!(freed, []);
+    world.commit_now().unwrap();
+    world.trees.take_freed(&mut freed);
+    assert_eq!(freed.len(), 5);
+    assert_eq!(world.write(id, 20), Err(TreeStop::NoBlocks));
+    let block = freed.pop().unwrap();
+    world.trees.give_out(block);
+    world.write(id, 20).unwrap();
+    let root = world.all_rows(world.volumes).unwrap()[0].1.root;
+    let tree = TreeRoot::<Mapping>::new(&KINDS[1], root);
+    let mapping = world.look(|trees| trees.lookup(tree, 20)).unwrap();
+    assert_eq!(mapping.map(|mapping| mapping.block), Some(block));
+    assert_eq!(world.look(|trees| trees.block_count(block)), Ok(1));
+}
+
+#[test]
+fn whoever_waits_comes_on_however_small_the_cache_is() {
+    for seed in 0..4 {
+        let setup = Setup {
+            seed,
+            rows_max: Some(4),
+            cache_nodes: 2,
+            open_nodes_max: 60,
+            is_prompt: false,
+            ..Setup::default()
+        };
+        let mut world = World::new(setup);
+        (0..300).for_each(|_| step(&mut world, 200));
+        world.commit_now().unwrap();
+        assert_eq!(world.dump().unwrap(), world.model);
+        assert_eq!(world.check(1 << 16), []);
+        // What is in memory is bounded by what one lookup needs, not by what was ever looked at.
+        let clean = world.trees.cache.count(Standing::Clean);
+        assert!(clean < 40, "{clean} nodes");
+    }
+}
+
+#[test]
+fn a_thousand_snapshots_cost_a_root_each_and_all_comes_back() {
+    let mut world = World::new(Setup { nodes: 20_000, blocks: 20_000, ..Setup::default() });
+    let id = world.create().unwrap();
+    (0..5_000).for_each(|key| world.write(id, key).unwrap());
+    world.commit_now().unwrap();
+    let used = world.trees.committed().nodes.used;
+    let mut snapshots = Vec::new();
+    for at in 0..1_000 {
+        let open = |world: &World| world.trees.cache.count(Standing::Open);
+        let before = open(&world);
+        snapshots.push(world.share(id).unwrap());
+        // Unless a commit came between.
+        assert!(open(&world) <= before + 4, "{} nodes for a snapshot", open(&world) - before);
+        world.write(id, at * 5).unwrap();
+        if at % 100 == 99 {
+            world.commit_now().unwrap();
+        }
+    }
+    // A snapshot of a snapshot.
+    let last = world.share(snapshots[500]).unwrap();
+    world.write(last, 3).unwrap();
+    world.commit_now().unwrap();
+    assert_eq!(world.check(1 << 16), []);
+    for id in snapshots {
+        world.delete(id).unwrap();
+    }
+    world.delete(last).unwrap();
+    let mut steps = 0;
+    while world.reap().unwrap() {
+        steps += 1;
+        if steps % 50 == 0 {
+            world.commit_now().unwrap();
+        }
+    }
+    world.commit_now().unwrap();
+    assert_eq!(world.check(1 << 16), []);
+    assert_eq!(world.trees.committed().blocks.used, 5_000);
+    assert!(world.trees.committed().nodes.used <= used + 10);
+    assert_eq!(world.dump().unwrap(), world.model);
+    delete_all(&mut world);
+}
