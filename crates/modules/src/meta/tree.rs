@@ -146,6 +146,8 @@ enum TreeCanary {
     ReusesAtOnce,
     /// What the commit under way frees is given out before that is durable.
     ReusesEarly,
+    /// What is free is looked for in a map that is being changed.
+    LooksInChangingMap,
     /// A shared node is changed where it stands.
     SharedInPlace,
     /// A shared node is copied, and what it refers to is not counted once more.

@@ -229,7 +229,11 @@ impl Trees {
                 cursor if cursor < total => cursor,
                 _ => 0,
             };
-            let (from, map) = (cursor / EACH_ROW, self.space(of).frozen);
+            let from = cursor / EACH_ROW;
+            let map = match self.canary {
+                TreeCanary::LooksInChangingMap => self.space(of).state.map,
+                _ => self.space(of).frozen,
+            };
             let mut leaf = std::mem::take(&mut self.scan);
             leaf.clear();
             let next = self.leaf(of.map(), map, from, &mut |key, row| {

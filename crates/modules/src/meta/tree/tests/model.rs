@@ -72,12 +72,24 @@ fn play(setup: Setup, steps: usize, keys: u64) -> World {
     world
 }
 
+/// So small that all is used again and again, and that much is refused.
+fn tight(seed: u64) -> Setup {
+    let rows_max = Some(4 + seed as usize % 5);
+    let (nodes, blocks) = (600 + seed % 7 * 60, 100 + seed % 5 * 50);
+    Setup { seed, rows_max, nodes, blocks, is_prompt: seed.is_multiple_of(3), ..Setup::default() }
+}
+
 #[test]
 fn trees_are_what_maps_in_memory_are() {
     for seed in 0..20 {
         let setup = Setup { seed, rows_max: Some(4 + seed as usize % 5), ..Setup::default() };
         play(setup, 400, 300);
     }
+}
+
+#[test]
+fn so_they_are_where_there_is_little_room() {
+    (0..40).for_each(|seed| _ = play(tight(seed), 600, 120));
 }
 
 #[test]

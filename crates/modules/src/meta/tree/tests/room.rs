@@ -19,15 +19,16 @@ fn delete_all(world: &mut World) {
     assert_eq!((nodes.used, blocks.map_nodes), (nodes.map_nodes, 0));
 }
 
-#[test]
-fn without_nodes_commits_and_deletions_go_on() {
-    for seed in 0..3 {
+/// Writes until no node is left, then deletes all.
+fn fill(seeds: std::ops::Range<u64>, canary: TreeCanary) {
+    for seed in seeds {
         let setup = Setup {
             seed,
             nodes: 900 + 60 * seed,
             blocks: 100_000,
             rows_max: Some(4),
             open_nodes_max: 200,
+            canary,
             ..Setup::default()
         };
         let mut world = World::new(setup);
@@ -61,6 +62,17 @@ fn without_nodes_commits_and_deletions_go_on() {
         world.commit_now().unwrap();
         assert_eq!(world.dump().unwrap(), world.model);
     }
+}
+
+#[test]
+fn without_nodes_commits_and_deletions_go_on() {
+    fill(0..6, TreeCanary::None);
+}
+
+#[test]
+#[should_panic = "the commit does not end"]
+fn a_look_into_a_map_that_is_being_changed_is_found() {
+    fill(0..6, TreeCanary::LooksInChangingMap);
 }
 
 #[test]
