@@ -5,8 +5,8 @@ use std::rc::Rc;
 use super::disk::{Clock, Content, TestDisk};
 use super::world::{KINDS, Mapping, Model, Setup, World};
 use super::*;
-use crate::meta::LABEL_AREA_BYTES;
 use crate::meta::tree::node::Node;
+use crate::meta::{Finding, LABEL_AREA_BYTES, LABEL_OFFSETS};
 
 /// What is on the disks of a world in which nothing is under way.
 #[derive(Clone)]
@@ -50,6 +50,13 @@ impl Image {
         World::open(self.setup.clone(), part, data, self.model.clone())
     }
 
+    /// The trees, or why they cannot be opened.
+    pub fn try_open(&self) -> Result<Trees, TreeFault> {
+        let part = super::world::part_bytes(self.setup.nodes);
+        let mut part = TestDisk::new(part, self.part.clone(), &Clock::default(), 1);
+        super::world::open(&mut part, &self.setup)
+    }
+
     /// The addresses of all nodes that were ever written.
     pub fn nodes(&self) -> Vec<u64> {
         let offsets = self.part.range(LABEL_AREA_BYTES..).map(|(offset, _)| *offset);
@@ -72,6 +79,18 @@ impl Image {
         edit(&mut node);
         node.seal();
         self.put(address, *node.bytes());
+    }
+
+    /// Changes the state in the newest label, with a sum that fits.
+    pub fn edit_state(&mut self, edit: impl FnOnce(&mut [u8])) {
+        let bytes = super::world::part_bytes(self.setup.nodes);
+        let mut part = TestDisk::new(bytes, self.part.clone(), &Clock::default(), 1);
+        let Finding::Label(mut found) = super::world::read_labels(&mut part).1 else {
+            panic!("no label")
+        };
+        edit(&mut found.label.state[..TREE_STATE_BYTES]);
+        let offset = LABEL_OFFSETS[(found.label.generation % 2) as usize];
+        self.part.insert(offset, Rc::from(found.label.encode().unwrap()));
     }
 
     /// The root of a volume, and what is below it, the lowest keys first.

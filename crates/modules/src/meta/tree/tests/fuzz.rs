@@ -46,6 +46,23 @@ fn edit(image: &mut Image, choices: &mut Choices<'_>) -> bool {
     fits
 }
 
+/// Edits a number of the state, or names another node in it; not how many blocks there are, which whoever opens trees
+/// compares with the data.
+fn edit_state(image: &mut Image, choices: &mut Choices<'_>) {
+    let nodes = image.nodes();
+    let (number, at) = match choices.flag() {
+        true => (choices.number(), 8 * (1 + choices.below(4))),
+        false => (*choices.of(&nodes), 64 + 16 * choices.below(7)),
+    };
+    let generation = choices.flag().then(|| choices.below(8) as u64);
+    image.edit_state(|state| {
+        state[at..at + 8].copy_from_slice(&number.to_le_bytes());
+        if let (64.., Some(generation)) = (at, generation) {
+            state[at + 8..at + 16].copy_from_slice(&generation.to_le_bytes());
+        }
+    });
+}
+
 /// Does something that changes trees, and commits; faults are no fault.
 fn work(world: &mut World, choices: &mut Choices<'_>) {
     let ids: Vec<u64> = world.model.keys().copied().collect();
@@ -95,6 +112,14 @@ fn play(choices: &mut Choices<'_>) {
     for _ in 0..choices.below(4) {
         fits |= edit(&mut image, choices);
     }
+    if choices.below(4) == 3 {
+        fits = true;
+        edit_state(&mut image, choices);
+        if image.try_open().is_err() {
+            TREES.count("a state is refused");
+            return;
+        }
+    }
     let mut world = image.open();
     match world.dump() {
         Ok(says) if says == world.model => TREES.count("all is there"),
@@ -128,6 +153,7 @@ fn play(choices: &mut Choices<'_>) {
 fn fuzz_trees() {
     fuzz!("trees", 1_500, 120, play);
     TREES.expect(&[
+        "a state is refused",
         "all is there",
         "something else is there",
         "damaged",
