@@ -72,6 +72,8 @@ impl Trees {
         self.cache.count(Standing::Open) > 0
             || !self.nodes.deltas.is_empty()
             || !self.blocks.deltas.is_empty()
+            || self.nodes.state.total != self.committed.nodes.total
+            || self.blocks.state.total != self.committed.blocks.total
     }
 
     /// Begins to commit all changes that were applied, with these roots, and with what the user keeps beside them. How it ends is

@@ -9,8 +9,8 @@ pub const TREE_ROOTS: usize = 4;
 pub const TREE_STATE_BYTES: usize = 176;
 
 const STATE_VERSION: u8 = 1;
-/// Nodes and blocks are counted in 63 bits at most: the other keys of a map are those of high counts.
-const SPACE_MAX: u64 = 1 << 56;
+/// Most nodes, and blocks: the other keys of a map are those of high counts, and those of doomed nodes have a level.
+pub(super) const SPACE_MAX: u64 = 1 << 56;
 
 const _: () = assert!(TREE_STATE_BYTES == 64 + 16 * (3 + TREE_ROOTS));
 const _: () = assert!(TREE_STATE_BYTES <= LABEL_STATE_BYTES_MAX);

@@ -87,6 +87,32 @@ impl Trees {
         self.count(Of::Blocks, block)
     }
 
+    /// The label that the next commit writes, but for its state and generation: for what else changes, as sizes do.
+    pub fn label_mut(&mut self) -> &mut Label {
+        &mut self.label
+    }
+
+    /// There are so many nodes and blocks from now on; durably, with all that is put there, from the next commit on. The part has room for
+    /// them already, which its [label](Trees::label_mut) has to say with that commit.
+    ///
+    /// # Errors
+    /// [`TreeStop::Wait`] while counts go into the maps.
+    ///
+    /// # Panics
+    /// If there were more.
+    pub fn grow(&mut self, nodes: u64, blocks: u64) -> Result<(), TreeStop> {
+        if self.is_settling() {
+            return Err(TreeStop::Wait);
+        }
+        for (of, total) in [(Of::Nodes, nodes), (Of::Blocks, blocks)] {
+            let state = &mut self.space(of).state;
+            assert!((state.total..=state::SPACE_MAX).contains(&total), "it only grows");
+            state.total = total;
+        }
+        self.nodes_total = nodes;
+        Ok(())
+    }
+
     /// There are deleted trees to be given back ([`TreeChange::reap`]).
     ///
     /// # Errors

@@ -96,6 +96,32 @@ fn without_blocks_the_rest_goes_on_and_what_is_given_back_is_found() {
 }
 
 #[test]
+fn what_has_grown_is_used_and_is_there_after_a_commit() {
+    let setup = Setup { nodes: 700, blocks: 100, rows_max: Some(4), ..Setup::default() };
+    let mut world = World::new(setup);
+    let id = world.create().unwrap();
+    (0..100).for_each(|key| world.write(id, key).unwrap());
+    assert_eq!(world.write(id, 100), Err(TreeStop::NoBlocks));
+    let (nodes, blocks) = (5_000, 1_000);
+    world.part.geometry.bytes = super::world::part_bytes(nodes);
+    world.data.geometry.bytes = blocks * NODE_BYTES as u64;
+    let label = world.trees.label_mut();
+    label.parts[0].bytes = nodes * NODE_BYTES as u64;
+    label.whole_bytes = label.parts[0].bytes;
+    world.trees.grow(nodes, blocks).unwrap();
+    assert!(world.trees.has_changes());
+    (100..1_000).for_each(|key| world.write(id, key).unwrap());
+    world.commit_now().unwrap();
+    assert!(!world.trees.has_changes());
+    let World { setup, part, data, model, .. } = world;
+    let mut world = World::open(setup, part, data, model);
+    assert_eq!(world.trees.committed().nodes.total, nodes);
+    assert!(world.trees.free()[0] > 700);
+    assert_eq!(world.check(1 << 16), []);
+    assert_eq!(world.dump().unwrap(), world.model);
+}
+
+#[test]
 fn a_freed_block_waits_for_whoever_discards_it() {
     let mut world = World::new(Setup { blocks: 10, ..Setup::default() });
     world.trees.config.keeps_freed = true;
