@@ -109,7 +109,7 @@ pub struct Module {
     /// multiplies that by these, level by level, and holds nothing else.
     pub ios_each_max: usize,
     /// What it keeps on its parts beside labels; `None` if nothing.
-    pub keeps: Option<Kept>,
+    pub keeps: Option<KeptOnParts>,
     /// Puts it over its volumes, as many as it takes, in the order in which they were named.
     pub build: fn(Vec<Child>, &Options) -> Built,
 }
@@ -182,7 +182,7 @@ impl Module {
 }
 
 /// What a module keeps on its parts, which is why it is not opened without labels.
-pub struct Kept {
+pub struct KeptOnParts {
     /// Where data starts, in bytes.
     pub data_start: u64,
     /// How many bytes it makes of parts with so many bytes of data, in blocks of so many.

@@ -29,7 +29,9 @@ mod opening;
 mod pace;
 mod record;
 mod regions;
+mod report;
 mod resync;
+mod row;
 mod serve;
 mod standing;
 mod state;
@@ -41,11 +43,9 @@ use std::time::Duration;
 
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_volume::{
-    Completion, ErrorKind, Extent, Geometry, Identity, Io, IoError, LegReport, LegStanding,
-    MirrorReport, Op, RangeLocks, Slab, Token, Volume, VolumeEvent,
+    Completion, ErrorKind, Extent, Geometry, Identity, Io, IoError, MirrorReport, Op, RangeLocks,
+    Slab, Token, Volume, VolumeEvent,
 };
-
-use crate::{Kept, Module, ModuleError};
 
 use self::closing::Closing;
 use self::intent::Intent;
@@ -61,6 +61,7 @@ pub use decide::{OpeningPlan, OpeningRefusal, OpeningWish, ResyncExtent, decide}
 pub use found::{FoundMirror, find_mirror};
 pub use legs::MirrorLeg;
 pub use opening::MirrorError;
+pub(crate) use row::MODULE;
 pub use state::{Generation, LeftAt, LegState, MirrorState, NO_GENERATION, StateFault};
 
 /// Most legs that a mirror has.
@@ -74,26 +75,6 @@ const NAME: &str = "mirror";
 const TURN_MAX: Duration = Duration::from_secs(1);
 /// A poll that is never done would starve others: what is left comes with the next.
 const ROUNDS_MAX: usize = 16;
-
-/// Its row: it is opened by [`Mirror::open`], and by no list of volumes.
-pub(crate) const MODULE: Module = Module {
-    name: NAME,
-    help: "the same data on each of 2 to 8 volumes (with `labels = true`)",
-    children: 2..=LEGS_MAX,
-    options: &[],
-    ios_each_max: 1,
-    keeps: Some(Kept { data_start: MIRROR_DATA_START, bytes: bytes_of }),
-    build: |_, _| {
-        let why = "keeps what its legs lack on these: describe it in a file, with `labels = true`, and name it as FILE.toml#NAME";
-        Err(ModuleError::new(NAME, why))
-    },
-};
-
-/// What all legs have room for, in whole blocks of each.
-fn bytes_of(legs: &[(u64, u32)]) -> u64 {
-    let block = legs.iter().map(|leg| u64::from(leg.1)).max().unwrap_or(1);
-    legs.iter().map(|leg| leg.0 / block * block).min().unwrap_or(0)
-}
 
 /// Draws generations: random, never zero, and never the same twice. Whoever opens a mirror has the entropy.
 pub trait DrawGeneration {
@@ -280,34 +261,6 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// How each leg stands, and how many bytes it lacks at most.
-    pub fn legs(&self) -> impl Iterator<Item = (LegState, u64)> {
-        let region_bytes = 1 << self.state.region_shift;
-        let of = move |(leg, state): (usize, &LegState)| {
-            (*state, u64::from(self.regions.stale_count(leg)) * region_bytes)
-        };
-        self.state.legs.iter().enumerate().map(of)
-    }
-
-    /// How it stands, for people. A leg that is about to be copied to counts as such.
-    pub fn report(&self) -> MirrorReport {
-        let report = |(leg, (state, lacks)): (usize, (LegState, u64))| LegReport {
-            standing: match state {
-                _ if self.record.joining >> leg & 1 == 1 => LegStanding::Resyncing,
-                LegState::InSync => LegStanding::InSync,
-                LegState::Resyncing { .. } if self.active >> leg & 1 == 1 => LegStanding::Resyncing,
-                LegState::Behind { .. } | LegState::Resyncing { .. } => LegStanding::Behind,
-                LegState::Failed { .. } => LegStanding::Failed,
-            },
-            lacks,
-        };
-        MirrorReport {
-            is_open: self.phase == Phase::Serving,
-            has_stopped: self.stopped.is_some(),
-            legs: self.legs().enumerate().map(report).collect(),
-        }
-    }
-
     /// Hands an I/O to a leg, for a job. Its range is of that leg.
     #[inline]
     fn send(&mut self, leg: usize, job: u32, mut io: Io) {

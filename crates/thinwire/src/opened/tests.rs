@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use thinwire_buffer::SegList;
 use thinwire_runtime::disk;
-use thinwire_volume::{Op, load_writer};
+use thinwire_volume::{Io, Op, load_writer};
 
 use super::*;
 use crate::cli::WireArgs;

@@ -1,0 +1,36 @@
+//! What a mirror says of itself.
+
+use thinwire_volume::{LegReport, LegStanding, MirrorReport};
+
+use super::opening::Phase;
+use super::{LegState, Mirror};
+
+impl Mirror {
+    /// How each leg stands, and how many bytes it lacks at most.
+    pub fn legs(&self) -> impl Iterator<Item = (LegState, u64)> {
+        let region_bytes = 1 << self.state.region_shift;
+        let of = move |(leg, state): (usize, &LegState)| {
+            (*state, u64::from(self.regions.stale_count(leg)) * region_bytes)
+        };
+        self.state.legs.iter().enumerate().map(of)
+    }
+
+    /// How it stands, for people. A leg that is about to be copied to counts as such.
+    pub fn report(&self) -> MirrorReport {
+        let report = |(leg, (state, lacks)): (usize, (LegState, u64))| LegReport {
+            standing: match state {
+                _ if self.record.joining >> leg & 1 == 1 => LegStanding::Resyncing,
+                LegState::InSync => LegStanding::InSync,
+                LegState::Resyncing { .. } if self.active >> leg & 1 == 1 => LegStanding::Resyncing,
+                LegState::Behind { .. } | LegState::Resyncing { .. } => LegStanding::Behind,
+                LegState::Failed { .. } => LegStanding::Failed,
+            },
+            lacks,
+        };
+        MirrorReport {
+            is_open: self.phase == Phase::Serving,
+            has_stopped: self.stopped.is_some(),
+            legs: self.legs().enumerate().map(report).collect(),
+        }
+    }
+}
