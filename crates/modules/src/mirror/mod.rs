@@ -522,11 +522,14 @@ impl Volume for Mirror {
     }
 
     fn wind_up(&mut self) {
-        self.close();
+        if !self.config.read_only {
+            self.close();
+        }
     }
 
     fn is_wound_up(&self) -> bool {
-        self.stopped.is_some() || self.closed().is_some()
+        // Who only reads keeps nothing.
+        self.config.read_only || self.stopped.is_some() || self.closed().is_some()
     }
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {

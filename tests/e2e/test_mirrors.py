@@ -1,0 +1,189 @@
+"""Mirrors: legs that die, come back, are old copies, or were served apart; a gateway that is killed."""
+
+import json
+import os
+import time
+
+import load
+from harness import check, run, until
+from node import Attachment, Target, below, image, refused, thinwire, uri
+from registry import test
+
+LEG_MIB = 32
+# Where data starts on a leg.
+DATA_START = 1572864
+
+
+def data_of(path):
+    with open(path, "rb") as file:
+        file.seek(DATA_START)
+        return file.read()
+
+
+def describe(lab, legs, name="home"):
+    path = lab.path("pool.toml")
+    with open(path, "w", encoding="utf-8") as file:
+        children = ", ".join(f'"{leg}"' for leg in legs)
+        file.write(f'[[volume]]\nname = "{name}"\nkind = "mirror"\nchildren = [{children}]\n')
+    return f"{path}#{name}"
+
+
+def standings(lab, volume, *more):
+    """What a resync leaves."""
+    shown = thinwire(lab, "volume", "resync", volume, "--json", "--run-dir", lab.path("run"), *more, timeout=60)
+    return [leg["standing"] for leg in json.loads(shown.stdout)["mirrors"][0]["legs"]]
+
+
+def written(lab, volume, seconds="0.5"):
+    thinwire(lab, "bench", volume, "--rw", "randwrite", "--runtime", seconds, "--run-dir", lab.path("run"))
+
+
+@test(seconds=120)
+def a_leg_dies_and_comes_back(lab):
+    """A mirror over two targets, attached: one target is gone for longer than a leg may take, while what is written is verified.
+    When it is attached again the leg gets what it lacks."""
+    images = [image(lab, f"{name}.img", LEG_MIB) for name in "ab"]
+    targets = [Target(lab, f"{name}={path}", name=node, over="raw", extra=("--state-dir", lab.path(f"state-{name}")))
+               for name, node, path in zip("ab", ("node1", "node2"), images)]
+    legs = [uri(lab, name, over="raw", node=node) for name, node in zip("ab", ("node1", "node2"))]
+    volume = describe(lab, legs)
+    made = thinwire(lab, "volume", "create", volume, "--run-dir", lab.path("run")).stdout
+    check("mirror of" in made and "use it as" in made, made)
+    check(standings(lab, volume) == ["in sync"] * 2, "a new mirror is copied to all legs")
+    check(data_of(images[0]) == data_of(images[1]), "and they are alike")
+    disk = Attachment(lab, volume, name="home", timeout=40)
+    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 2, seconds=20)
+    time.sleep(3)
+    fio.still_running("its leg dies")
+    targets[1].kill()
+    fio.finish(90)
+    targets[1].start()
+    disk.detach(timeout=40)
+    check(data_of(images[0]) != data_of(images[1]), "what was written while it was gone is not there")
+    check(standings(lab, volume) == ["in sync"] * 2, "it has come back")
+    check(data_of(images[0]) == data_of(images[1]), "and has what it lacked")
+
+
+@test(seconds=120)
+def a_gateway_over_a_mirror_is_killed(lab):
+    """A mirror of local files that a target exports, killed twice while what is written is verified: nothing is lost, and the
+    legs are alike in the end."""
+    images = [image(lab, f"{name}.img", LEG_MIB) for name in "abc"]
+    volume = describe(lab, images)
+    run_dir = ("--run-dir", lab.path("run"))
+    thinwire(lab, "volume", "create", volume, *run_dir, side="target")
+    target = Target(lab, f"home={volume}", over="raw", extra=run_dir)
+    disk = Attachment(lab, uri(lab, "home", over="raw"), name="home", timeout=40, run="other")
+    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 2, seconds=12)
+    for nth in range(2):
+        time.sleep(3)
+        fio.still_running(f"kill {nth + 1}")
+        target.kill()
+        time.sleep(0.5)
+        target.start(timeout=30)
+    fio.finish(90)
+    disk.detach()
+    target.stop()
+    check(standings(lab, volume) == ["in sync"] * 3, "all legs are there")
+    check(data_of(images[0]) == data_of(images[1]) == data_of(images[2]), "they are alike")
+
+
+@test(seconds=90)
+def a_leg_is_missing(lab):
+    """Nothing is served without a leg that may have newer data, unless that is said; from then on it is, and the leg gets what it
+    lacks when it is back. A mirror none of whose legs can be used is refused with the reason."""
+    images = [image(lab, f"{name}.img", LEG_MIB) for name in "ab"]
+    volume, run_dir = describe(lab, images), ("--run-dir", lab.path("run"))
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    check(standings(lab, volume) == ["in sync"] * 2, "a new mirror")
+    away = lab.path("away.img")
+    os.rename(images[1], away)
+    refused(lab, "bench", volume, "--rw", "randread", "--runtime", "0.2", *run_dir,
+            says=["missing that may have newer data", "leg 0", "is in sync", "b.img", "--degraded"])
+    check(standings(lab, volume, "--degraded") == ["in sync", "behind"], "it goes on with the other")
+    written(lab, volume)
+    os.rename(away, images[1])
+    found = thinwire(lab, "volume", "check", *images, *run_dir).stdout
+    check('"home" can be used' in found, found)
+    check(standings(lab, volume) == ["in sync"] * 2, "it is back")
+    check(data_of(images[0]) == data_of(images[1]), "with what it lacked")
+    run("mkfs.ext4", "-q", "-F", images[0])
+    os.remove(images[1])
+    refused(lab, "bench", volume, "--rw", "randread", "--runtime", "0.2", *run_dir, says=["has no label"])
+
+
+@test(seconds=90)
+def legs_that_were_served_apart(lab):
+    """Each of two legs was written without the other: refused, with both, until somebody says which is the truth."""
+    images = [image(lab, f"{name}.img", LEG_MIB) for name in "ab"]
+    volume, run_dir = describe(lab, images), ("--run-dir", lab.path("run"))
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    check(standings(lab, volume) == ["in sync"] * 2, "a new mirror")
+    for gone in images[1], images[0]:
+        os.rename(gone, lab.path("away.img"))
+        check("in sync" in standings(lab, volume, "--degraded"), "one goes on")
+        written(lab, volume)
+        os.rename(lab.path("away.img"), gone)
+    said = ["written apart", "a.img", "b.img", "resync --from"]
+    refused(lab, "bench", volume, "--rw", "randread", "--runtime", "0.2", *run_dir, says=said)
+    refused(lab, "volume", "check", *images, *run_dir, says=["cannot be used: 1 of 1"])
+    truth = data_of(images[1])
+    check(standings(lab, volume, "--from", "1") == ["in sync"] * 2, "somebody has said which")
+    check(data_of(images[0]) == data_of(images[1]) == truth, "that is what both have")
+    refused(lab, "volume", "resync", volume, "--from", "0", *run_dir, says=["open it without saying"])
+
+
+@test(seconds=90)
+def an_old_copy_of_a_leg(lab):
+    """A leg is put back from an earlier copy: it is copied to as a whole, and never read."""
+    images = [image(lab, f"{name}.img", LEG_MIB) for name in "ab"]
+    volume, run_dir = describe(lab, images), ("--run-dir", lab.path("run"))
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    check(standings(lab, volume) == ["in sync"] * 2, "a new mirror")
+    run("cp", "-a", images[1], lab.path("old.img"))
+    written(lab, volume)
+    newest = data_of(images[0])
+    check(newest == data_of(images[1]) != data_of(lab.path("old.img")), "what was written is on both")
+    os.rename(lab.path("old.img"), images[1])
+    check(standings(lab, volume) == ["in sync"] * 2, "it is copied to")
+    check(data_of(images[0]) == data_of(images[1]) == newest, "from the one that was there")
+    run("cp", "-a", images[1], images[0])
+    refused(lab, "bench", volume, "--rw", "randread", "--runtime", "0.2", *run_dir, says=["both say", "one is a copy"])
+
+
+@test(seconds=60)
+def a_reader_of_a_mirror(lab):
+    """Who only reads writes nothing to any leg."""
+    images = [image(lab, f"{name}.img", LEG_MIB) for name in "ab"]
+    volume, run_dir = describe(lab, images), ("--run-dir", lab.path("run"))
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    whole = []
+    for path in images:
+        with open(path, "rb") as file:
+            whole.append(file.read())
+    thinwire(lab, "bench", volume, "--rw", "randread", "--runtime", "0.3", *run_dir)
+    target = Target(lab, f"home={volume},ro", over="raw", extra=run_dir)
+    thinwire(lab, "bench", uri(lab, "home", over="raw"), "--rw", "randread", "--runtime", "0.3", "--run-dir", lab.path("other"))
+    target.stop()
+    for path, before in zip(images, whole):
+        with open(path, "rb") as file:
+            check(file.read() == before, f"{path} was written")
+
+
+@test(seconds=60)
+def what_makes_no_mirror(lab):
+    """Legs that do not fit, and descriptions that are none."""
+    images = [image(lab, f"{name}.img", LEG_MIB) for name in "ab"]
+    small, run_dir = image(lab, "small.img", 1), ("--run-dir", lab.path("run"))
+    refused(lab, "bench", f"mirror:[{images[0]},{images[1]}]", "--rw", "randread", "--runtime", "0.1", *run_dir,
+            says=["labels = true"])
+    refused(lab, "volume", "create", describe(lab, images[:1]), *run_dir, code=2, says=["takes 2 to 8 volumes, not 1"])
+    refused(lab, "volume", "create", describe(lab, [images[0], small]), *run_dir, says=["small.img", "use a larger one"])
+    volume = describe(lab, images)
+    refused(lab, "bench", volume, "--rw", "randread", "--runtime", "0.1", *run_dir, says=["has no label"])
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    refused(lab, "volume", "create", volume, *run_dir, says=["--force"])
+    third = image(lab, "third.img", LEG_MIB)
+    refused(lab, "bench", describe(lab, [*images, third]), "--rw", "randread", "--runtime", "0.1", *run_dir,
+            says=["described with 3 legs, and has 2"])
+    refused(lab, "volume", "resync", third, *run_dir, says=["no mirror in it"], code=2)
