@@ -74,6 +74,10 @@ impl Exports {
                         e.volume.refresh();
                     }
                 }
+                VolumeEvent::Leg { leg, standing } => {
+                    let name = &self.exports[export].name;
+                    self.note(format!("export {name}: leg {leg} of a mirror {}", standing.news()));
+                }
                 VolumeEvent::Unreachable { bytes } => {
                     let name = &self.exports[export].name;
                     self.note(format!(

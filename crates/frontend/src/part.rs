@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use thinwire_buffer::Time;
 use thinwire_volume::{
-    Closing, Completion, Effect, Expects, Geometry, Gravity, Io, IoError, Op, Owing, Part,
-    PartEvent, Volume, VolumeEvent,
+    Closing, Completion, Effect, Expects, Geometry, Gravity, Io, IoError, LegStanding, Op, Owing,
+    Part, PartEvent, Volume, VolumeEvent,
 };
 
 use crate::Face;
@@ -167,6 +167,13 @@ impl FacePart {
                 Gravity::Warning,
                 "acknowledged writes that no flush has covered may be lost: the next flush of each client says so".into(),
             )),
+            VolumeEvent::Leg { leg, standing } => {
+                let gravity = match standing {
+                    LegStanding::InSync | LegStanding::Resyncing => Gravity::News,
+                    LegStanding::Behind | LegStanding::Failed => Gravity::Warning,
+                };
+                Some((gravity, format!("leg {leg} of a mirror {}", standing.news())))
+            }
             // The disk tells of itself.
             VolumeEvent::Shrunk => None,
         }));

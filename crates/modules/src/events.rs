@@ -20,7 +20,7 @@ impl Growth {
         Growth { beyond: vec![[0; 2]; sizes.len()], sizes }
     }
 
-    /// Takes what has happened below, and tells it as of the whole: of each kind once, a loss first.
+    /// Takes what has happened below, and tells it as of the whole: of each kind once, a loss first; of legs all.
     pub fn take_events<L: Layout>(
         &mut self,
         layout: &mut L,
@@ -30,7 +30,7 @@ impl Growth {
     ) {
         let start = events.len();
         let (mut has_lost, mut has_grown, mut has_unreachable) = (false, false, false);
-        let mut has_shrunk = false;
+        let (mut has_shrunk, mut legs) = (false, Vec::new());
         for (child, of) in below.children().iter_mut().enumerate() {
             of.volume.poll_events(events);
             for event in events.drain(start..) {
@@ -49,6 +49,7 @@ impl Growth {
                         }
                     },
                     VolumeEvent::Shrunk => has_shrunk = true,
+                    VolumeEvent::Leg { .. } => legs.push(event),
                     VolumeEvent::Unreachable { bytes } => {
                         self.beyond[child][1] = bytes;
                         has_unreachable = true;
@@ -69,5 +70,6 @@ impl Growth {
         if has_shrunk {
             events.push(VolumeEvent::Shrunk);
         }
+        events.append(&mut legs);
     }
 }

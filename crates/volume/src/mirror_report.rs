@@ -43,6 +43,18 @@ impl LegStanding {
             LegStanding::Failed => "failed",
         }
     }
+
+    /// What has become of it, for people: a predicate.
+    pub fn news(self) -> &'static str {
+        match self {
+            LegStanding::InSync => "is in sync",
+            LegStanding::Resyncing => "is being copied to",
+            LegStanding::Behind => {
+                "is behind: it does not answer, or fails; it gets what it lacks when the mirror is opened again"
+            }
+            LegStanding::Failed => "has other content than it had: it is not used",
+        }
+    }
 }
 
 impl MirrorReport {

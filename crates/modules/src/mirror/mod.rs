@@ -43,8 +43,8 @@ use std::time::Duration;
 
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_volume::{
-    Completion, ErrorKind, Extent, Geometry, Identity, Io, IoError, MirrorReport, Op, RangeLocks,
-    Slab, Token, Volume, VolumeEvent,
+    Completion, ErrorKind, Extent, Geometry, Identity, Io, IoError, LegStanding, MirrorReport, Op,
+    RangeLocks, Slab, Token, Volume, VolumeEvent,
 };
 
 use self::closing::Closing;
@@ -245,6 +245,8 @@ pub struct Mirror {
     /// Why nothing is done any more.
     stopped: Option<ErrorKind>,
     news: Vec<VolumeEvent>,
+    /// How legs stand as far as that was told; `None` before it is known.
+    told: [Option<LegStanding>; LEGS_MAX],
     news_count: u64,
     now: Time,
     /// The first that it was told; [`Time::NEVER`] before that.
@@ -410,6 +412,7 @@ impl Mirror {
                 // A leg that has grown has no place for that here, and one that shrinks fails what it no longer has.
                 VolumeEvent::Resized { .. } | VolumeEvent::Unreachable { .. } => {}
                 VolumeEvent::Shrunk => {}
+                VolumeEvent::Leg { .. } => self.news.push(event),
             }
         }
     }
@@ -554,6 +557,7 @@ impl Volume for Mirror {
         }
         next = next.min(self.time_answers());
         self.settle();
+        self.tell_standings();
         // What the last poll or this call began has to be polled, and nobody else would say so.
         let soon = if self.has_sent || self.is_late { now } else { Time::NEVER };
         next.min(soon).min(self.next_record()).min(self.next_close()).min(self.next_copy())

@@ -203,6 +203,7 @@ impl Mirror {
             stopped: None,
             news: Vec::new(),
             news_count: 0,
+            told: [None; LEGS_MAX],
             now: Time::ZERO,
             begun: Time::NEVER,
             counted: Time::ZERO,

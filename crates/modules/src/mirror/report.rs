@@ -1,6 +1,6 @@
 //! What a mirror says of itself.
 
-use thinwire_volume::{LegReport, LegStanding, MirrorReport};
+use thinwire_volume::{LegReport, LegStanding, MirrorReport, VolumeEvent};
 
 use super::opening::Phase;
 use super::{LegState, Mirror};
@@ -15,16 +15,35 @@ impl Mirror {
         self.state.legs.iter().enumerate().map(of)
     }
 
+    fn standing(&self, leg: usize, state: LegState) -> LegStanding {
+        match state {
+            _ if self.record.joining >> leg & 1 == 1 => LegStanding::Resyncing,
+            LegState::InSync => LegStanding::InSync,
+            LegState::Resyncing { .. } if self.active >> leg & 1 == 1 => LegStanding::Resyncing,
+            LegState::Behind { .. } | LegState::Resyncing { .. } => LegStanding::Behind,
+            LegState::Failed { .. } => LegStanding::Failed,
+        }
+    }
+
+    /// Legs that stand otherwise than was told are told of. How all stand at first is known to whoever opens.
+    pub(super) fn tell_standings(&mut self) {
+        if self.phase != Phase::Serving {
+            return;
+        }
+        for leg in 0..self.legs.len() {
+            let standing = self.standing(leg, self.state.legs[leg]);
+            let told = self.told[leg].replace(standing);
+            if told.is_some_and(|told| told != standing) {
+                self.news.push(VolumeEvent::Leg { leg: leg as u8, standing });
+                self.news_count = self.news_count.wrapping_add(1);
+            }
+        }
+    }
+
     /// How it stands, for people. A leg that is about to be copied to counts as such.
     pub fn report(&self) -> MirrorReport {
         let report = |(leg, (state, lacks)): (usize, (LegState, u64))| LegReport {
-            standing: match state {
-                _ if self.record.joining >> leg & 1 == 1 => LegStanding::Resyncing,
-                LegState::InSync => LegStanding::InSync,
-                LegState::Resyncing { .. } if self.active >> leg & 1 == 1 => LegStanding::Resyncing,
-                LegState::Behind { .. } | LegState::Resyncing { .. } => LegStanding::Behind,
-                LegState::Failed { .. } => LegStanding::Failed,
-            },
+            standing: self.standing(leg, state),
             lacks,
         };
         MirrorReport {

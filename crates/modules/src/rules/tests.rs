@@ -82,6 +82,7 @@ enum Broken {
     WrongBlock,
     NoSize,
     Timeless,
+    Untimed,
 }
 
 /// A volume that passes all on, but for how it is broken.
@@ -180,6 +181,10 @@ impl Volume for Planted {
         self.inner.is_at_rest()
     }
 
+    fn is_timed(&self) -> bool {
+        self.broken != Broken::Untimed && self.inner.is_timed()
+    }
+
     fn turn(&mut self, now: Time) -> Time {
         match self.broken {
             Broken::Timeless => Time::NEVER,
@@ -229,6 +234,7 @@ canary!(a_forgotten_size_is_found: NoSize above, "it has a size");
 canary!(an_identity_of_its_own_is_found: Identity below, "not by who is below");
 canary!(a_record_is_found: Record above, "have no record");
 canary!(a_volume_without_time_is_found: Timeless below, "the earliest of all");
+canary!(a_volume_that_hides_that_it_is_timed_is_found: Untimed above, "since one of them is");
 canary!(a_read_of_another_block_is_found: WrongBlock above, "block");
 
 #[test]
