@@ -187,3 +187,32 @@ def what_makes_no_mirror(lab):
     refused(lab, "bench", describe(lab, [*images, third]), "--rw", "randread", "--runtime", "0.1", *run_dir,
             says=["described with 3 legs, and has 2"])
     refused(lab, "volume", "resync", third, *run_dir, says=["no mirror in it"], code=2)
+
+
+@test(seconds=90)
+def a_stripe_of_mirrors(lab):
+    """RAID-10 of local files: made at once while its mirrors are still being copied to, killed while what is written is verified, and
+    alike in the end."""
+    images = [image(lab, f"{name}.img", LEG_MIB) for name in "abcd"]
+    path, run_dir = lab.path("pool.toml"), ("--run-dir", lab.path("run"))
+    with open(path, "w", encoding="utf-8") as file:
+        for name, legs in ("one", images[:2]), ("two", images[2:]):
+            children = ", ".join(f'"{leg}"' for leg in legs)
+            file.write(f'[[volume]]\nname = "{name}"\nkind = "mirror"\nchildren = [{children}]\n')
+        file.write('[[volume]]\nname = "both"\nkind = "stripe"\nlabels = true\nchildren = ["one", "two"]\n')
+    volume = f"{path}#both"
+    thinwire(lab, "volume", "create", volume, *run_dir, side="target")
+    target = Target(lab, f"both={volume}", over="raw", extra=run_dir)
+    disk = Attachment(lab, uri(lab, "both", over="raw"), name="both", timeout=40, run="other")
+    fio = load.Fio(lab, disk.nbd, mib=2 * LEG_MIB - 8, seconds=10)
+    time.sleep(4)
+    fio.still_running("the kill")
+    target.kill()
+    time.sleep(0.5)
+    target.start(timeout=30)
+    fio.finish(90)
+    disk.detach()
+    target.stop()
+    shown = json.loads(thinwire(lab, "volume", "resync", volume, "--json", *run_dir, timeout=60).stdout)
+    check([[leg["standing"] for leg in mirror["legs"]] for mirror in shown["mirrors"]] == [["in sync"] * 2] * 2, shown)
+    check(data_of(images[0]) == data_of(images[1]) and data_of(images[2]) == data_of(images[3]), "legs are alike")

@@ -193,8 +193,9 @@ pub fn read_all(
         readers.push(labels);
     }
     while found.iter().any(Option::is_none) {
-        wait(host, by, "read")?;
+        wait(host, children, by, "read")?;
         for ((child, labels), found) in children.iter_mut().zip(&mut readers).zip(&mut found) {
+            // Also where they were read already: such a volume may be at work for itself.
             if let Some(LabelOutcome::Read(read)) = labels.turn(&mut **child) {
                 *found = Some(read);
             }
@@ -225,13 +226,13 @@ fn draw_opening(
             Some(Err(OpeningError { part, error })) => {
                 return Err(Failure::failed(format!("{} {error}", specs[part])));
             }
-            None => wait(host, by, "written")?,
+            None => wait(host, children, by, "written")?,
         }
     }
 }
 
-/// A little, for disks and targets to answer.
-fn wait(host: &Host, by: &Opening<'_>, to_be: &str) -> Outcome {
+/// A little, for disks and targets to answer. Those of `children` that are timed are told the time.
+fn wait(host: &Host, children: &mut [Box<dyn Volume>], by: &Opening<'_>, to_be: &str) -> Outcome {
     if by.until.is_some_and(|end| Instant::now() >= end) {
         return Err(Failure::failed(format!(
             "the labels of its parts could not be {to_be} in time"
@@ -242,5 +243,7 @@ fn wait(host: &Host, by: &Opening<'_>, to_be: &str) -> Outcome {
             "interrupted before the labels of its parts were {to_be}"
         )));
     }
+    let now = host.shard().now();
+    children.iter_mut().filter(|child| child.is_timed()).for_each(|child| _ = child.turn(now));
     host.turn(Wait::Until(Instant::now() + LOOK_EVERY)).map(|_| ())
 }

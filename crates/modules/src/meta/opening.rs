@@ -102,6 +102,8 @@ impl WholeOpening {
         for (at, volume) in volumes.iter_mut().enumerate() {
             let part = &mut self.parts[at];
             if part.labels.is_idle() {
+                // It may be at work for itself, and what others sync may wait for that.
+                volume.poll(&mut Vec::new());
                 continue;
             }
             match part.labels.turn(volume) {

@@ -23,6 +23,8 @@ use crate::signals::Signals;
 
 /// How long a turn may wait, so that signals are heard.
 const NAP: Duration = Duration::from_millis(200);
+/// And where others of several parts may have something to do.
+const NAP_OF_SEVERAL: Duration = Duration::from_millis(5);
 
 /// Does it.
 pub fn run(args: &VolumeArgs) -> Outcome {
@@ -63,44 +65,45 @@ fn read_labels(
     signals: &Signals,
 ) -> Outcome<(Vec<Labels>, Vec<SeenPart>)> {
     let (mut readers, mut seen) = (Vec::new(), Vec::new());
-    for part in parts {
-        let mut labels = Labels::new(0, part.pool());
-        let found = match labels.read(part.volume()) {
+    for at in 0..parts.len() {
+        let mut labels = Labels::new(0, parts[at].pool());
+        let found = match labels.read(parts[at].volume()) {
             Err(e) => Err(e),
-            Ok(()) => match finish(&mut **part, &mut labels, signals)? {
+            Ok(()) => match wait_for(parts, at, signals, |volume| labels.turn(volume))? {
                 LabelOutcome::Read(found) => found,
                 other => unreachable!("{other:?} of a read"),
             },
         };
+        let part = &mut parts[at];
         seen.push(SeenPart { found, content: part.volume().identity() });
         readers.push(labels);
     }
     Ok((readers, seen))
 }
 
-/// Goes on with what `labels` has begun, to its end.
-fn finish(
-    part: &mut dyn OpenVolume,
-    labels: &mut Labels,
-    signals: &Signals,
-) -> Outcome<LabelOutcome> {
-    wait_for(part, signals, |volume| labels.turn(volume))
-}
-
+/// Turns all of `parts` until `look` has found something in that one. The others may be at work for themselves, as mirrors are, and
+/// what is synced to this one may wait for what they sync.
 fn wait_for<T>(
-    part: &mut dyn OpenVolume,
+    parts: &mut [Box<dyn OpenVolume>],
+    at: usize,
     signals: &Signals,
     mut look: impl FnMut(&mut dyn Volume) -> Option<T>,
 ) -> Outcome<T> {
-    part.watch(signals.fd())?;
+    parts[at].watch(signals.fd())?;
+    let nap = if parts.len() == 1 { NAP } else { NAP_OF_SEVERAL };
     loop {
-        if let Some(found) = look(part.volume()) {
+        if let Some(found) = look(parts[at].volume()) {
             return Ok(found);
         }
         if signals.take().is_some() {
             return Err(Failure::failed("interrupted"));
         }
-        part.turn(Wait::Until(Instant::now() + NAP))?;
+        for (other, part) in parts.iter_mut().enumerate() {
+            if other != at {
+                part.turn(Wait::No)?;
+            }
+        }
+        parts[at].turn(Wait::Until(Instant::now() + nap))?;
     }
 }
 

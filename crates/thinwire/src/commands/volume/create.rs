@@ -157,8 +157,8 @@ fn label_all(
         made.iter_mut().zip(states).for_each(|(label, state)| label.state = state.encode());
     }
     let mut occupied = Vec::new();
-    for ((part, seen), child) in parts.iter_mut().zip(&seen).zip(volume.children) {
-        let begins = read(&mut **part, LABEL_AREA_BYTES, signals);
+    for (at, (seen, child)) in seen.iter().zip(volume.children).enumerate() {
+        let begins = read(parts, at, LABEL_AREA_BYTES, signals);
         let what = occupant(&seen.found, &begins.map_err(|e| e.context(child))?);
         if let (Some(what), false) = (&what, force) {
             let say =
@@ -183,7 +183,7 @@ fn label_all(
     let mut making = WholeMaking::new(0, parts[0].pool(), to_make);
     while let Some(at) = making.part() {
         *has_written = true;
-        let ended = wait_for(&mut *parts[at], signals, |volume| making.turn(volume))?;
+        let ended = wait_for(parts, at, signals, |volume| making.turn(volume))?;
         ended.map_err(|e| Failure::failed(format!("{} {e}", volume.children[at])))?;
     }
     Ok(Some(JsonWhole {
@@ -252,22 +252,33 @@ fn whole_bytes(
 }
 
 /// One I/O, to its end.
-fn io_of(part: &mut dyn OpenVolume, io: Io, signals: &Signals) -> Outcome<Completion> {
-    part.volume().submit(io);
+fn io_of(
+    parts: &mut [Box<dyn OpenVolume>],
+    at: usize,
+    io: Io,
+    signals: &Signals,
+) -> Outcome<Completion> {
+    parts[at].volume().submit(io);
     let mut done: Vec<Completion> = Vec::new();
-    wait_for(part, signals, |volume| {
+    wait_for(parts, at, signals, |volume| {
         volume.poll(&mut done);
         done.pop()
     })
 }
 
 /// The first bytes of a part.
-fn read(part: &mut dyn OpenVolume, bytes: u64, signals: &Signals) -> Outcome<Vec<u8>> {
-    let longest = u64::from(part.volume().geometry().io_bytes_max);
+fn read(
+    parts: &mut [Box<dyn OpenVolume>],
+    part: usize,
+    bytes: u64,
+    signals: &Signals,
+) -> Outcome<Vec<u8>> {
+    let longest = u64::from(parts[part].volume().geometry().io_bytes_max);
     let mut all = Vec::new();
     while (all.len() as u64) < bytes {
         let at = all.len() as u64;
-        let read = io_of(part, Io::new(0, Op::Read, at, longest.min(bytes - at)), signals)?;
+        let io = Io::new(0, Op::Read, at, longest.min(bytes - at));
+        let read = io_of(parts, part, io, signals)?;
         read.result.map_err(|e| Failure::failed(format!("cannot be read: {e}")))?;
         all.extend_from_slice(&read.data.to_vec());
     }
