@@ -6,7 +6,7 @@ import signal
 import tempfile
 
 import calls
-from harness import Failure, check, run, until, tail
+from harness import Failure, check, read, run, until, tail
 
 # The program under test, and the laboratory beside it; the runner sets them.
 BIN = "thinwire"
@@ -241,6 +241,10 @@ class Attachment:
         found = [a for a in report["attachments"] if a["name"] == self.name]
         check(len(found) == 1, f"status --json does not show '{self.name}' once: {report}")
         return found[0]
+
+    def log(self):
+        """What it has told so far."""
+        return read(os.path.join(self.run_dir, f"{self.name}.log"))
 
     def detach(self, *flags, expect=0, timeout=15):
         return thinwire(self.lab, "detach", self.name, *flags, "--run-dir", self.run_dir,

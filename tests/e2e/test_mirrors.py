@@ -64,6 +64,41 @@ def a_leg_dies_and_comes_back(lab):
     check(data_of(images[0]) == data_of(images[1]), "and has what it lacked")
 
 
+@test(seconds=150)
+def legs_come_back_while_in_use(lab):
+    """A stripe of two mirrors over four targets, attached: one target after the other is killed and started again while what is
+    written is verified. Each leg comes back by itself, is copied to, and only then goes the next."""
+    nodes = [f"node{n}" for n in range(1, 5)]
+    images = [image(lab, f"{node}.img", LEG_MIB) for node in nodes]
+    targets = [Target(lab, f"leg={path}", name=node, over="raw", extra=("--state-dir", lab.path(f"state-{node}")))
+               for node, path in zip(nodes, images)]
+    legs = [uri(lab, "leg", over="raw", node=node) for node in nodes]
+    path, run_dir = lab.path("pool.toml"), ("--run-dir", lab.path("run"))
+    with open(path, "w", encoding="utf-8") as file:
+        for name, pair in ("one", legs[:2]), ("two", legs[2:]):
+            children = ", ".join(f'"{leg}"' for leg in pair)
+            file.write(f'[[volume]]\nname = "{name}"\nkind = "mirror"\nchildren = [{children}]\n')
+        file.write('[[volume]]\nname = "both"\nkind = "stripe"\nlabels = true\nchildren = ["one", "two"]\n')
+    volume = f"{path}#both"
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    thinwire(lab, "volume", "resync", volume, *run_dir, timeout=60)
+    disk = Attachment(lab, volume, name="both", timeout=40, extra=("-v",))
+    fio = load.Fio(lab, disk.nbd, mib=2 * LEG_MIB - 8, seconds=60)
+    time.sleep(1)
+    for nth, target in enumerate(targets):
+        fio.still_running(f"kill {nth + 1}")
+        target.kill()
+        until("the leg is dropped", 15, lambda: disk.log().count("is behind") > nth)
+        target.start()
+        until(f"the leg is in sync again: {disk.log()[-3000:]}", 40, lambda: disk.log().count("is in sync") > nth)
+    fio.finish(120)
+    disk.detach(timeout=40)
+    for pair in images[:2], images[2:]:
+        check(data_of(pair[0]) == data_of(pair[1]), f"{pair} differ")
+    shown = json.loads(thinwire(lab, "volume", "resync", volume, "--json", *run_dir, timeout=60).stdout)
+    check([[leg["standing"] for leg in mirror["legs"]] for mirror in shown["mirrors"]] == [["in sync"] * 2] * 2, shown)
+
+
 @test(seconds=120)
 def a_gateway_over_a_mirror_is_killed(lab):
     """A mirror of local files that a target exports, killed twice while what is written is verified: nothing is lost, and the

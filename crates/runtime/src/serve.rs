@@ -50,10 +50,21 @@ pub struct OpenedExport {
     /// Which of its files and devices of this machine have something to answer, called with whether the volume has
     /// something outstanding. `None` if it has none.
     pub awaited: Option<Awaited>,
+    /// Called after each turn: goes on with what is below it and neither in the volume nor a part. `None` if there is nothing such.
+    pub tend: Option<Box<dyn FnMut() -> Tended>>,
     /// Called once nobody is served any more, with whether anybody could be: ends what it stands on.
     pub end: Option<Box<dyn FnOnce(bool)>>,
     /// See [`Target::set_weight`].
     pub weight: u16,
+}
+
+/// What [`OpenedExport::tend`] has changed.
+#[derive(Default)]
+pub struct Tended {
+    /// Ports that are in the volume from now on, by number.
+    pub ports: Vec<usize>,
+    /// All attachments that the export stands on, if they are others than before.
+    pub leaves: Option<Vec<OpenedLeaf>>,
 }
 
 /// See [`OpenedExport::awaited`].
@@ -70,6 +81,7 @@ impl OpenedExport {
             leaves: Vec::new(),
             direct: None,
             awaited: None,
+            tend: None,
             end: None,
             weight: 1,
         }
@@ -128,6 +140,8 @@ pub struct TargetShard {
     leaving: Vec<Shown>,
     /// This thread's ring, for disks that are opened when none can be made any more.
     _ring: Option<HeldRing>,
+    /// Some export has to be tended.
+    is_tended: bool,
     /// It has turned as a target.
     has_served: bool,
 }
@@ -137,6 +151,7 @@ struct Shown {
     name: String,
     direct: Option<bool>,
     awaited: Option<Awaited>,
+    tend: Option<Box<dyn FnMut() -> Tended>>,
     end: Option<Box<dyn FnOnce(bool)>>,
 }
 
@@ -179,6 +194,7 @@ impl TargetShard {
             prepared: Vec::new(),
             leaving: Vec::new(),
             _ring: None,
+            is_tended: false,
             has_served: false,
         }
     }
@@ -222,8 +238,9 @@ impl TargetShard {
             None => target.add_export(export.config),
         }
         target.set_weight(&name, export.weight);
-        let OpenedExport { direct, awaited, end, .. } = export;
-        self.exports.push(Shown { name, direct, awaited, end });
+        let OpenedExport { direct, awaited, tend, end, .. } = export;
+        self.is_tended |= tend.is_some();
+        self.exports.push(Shown { name, direct, awaited, tend, end });
         Ok(())
     }
 
@@ -310,9 +327,26 @@ impl TargetShard {
             if !self.leaving.is_empty() {
                 self.let_go_of_gone();
             }
+            if self.is_tended {
+                self.tend();
+            }
             if let Some(told) = told {
                 return Ok(told);
             }
+        }
+    }
+
+    /// Goes on with what exports stand on that is neither in a volume nor a part.
+    fn tend(&mut self) {
+        for shown in &mut self.exports {
+            let Some(tend) = &mut shown.tend else { continue };
+            let Tended { ports, leaves } = tend();
+            if let Some(leaves) = leaves {
+                self.leaves.retain(|(name, _)| *name != shown.name);
+                self.leaves.extend(leaves.into_iter().map(|leaf| (shown.name.clone(), leaf)));
+            }
+            let mut shard = self.shard.borrow_mut();
+            ports.into_iter().for_each(|port| shard.node().give_port(port, self.target));
         }
     }
 

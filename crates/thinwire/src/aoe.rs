@@ -17,7 +17,7 @@ use crate::control::{LeafStatus, PathStatus, State};
 use crate::ebd::hold;
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
-use crate::network::{Interrupt, NetworkLeaf, await_open};
+use crate::network::NetworkLeaf;
 use crate::open::{VolumeHealth, VolumeOptions};
 use crate::uri::AoeSpec;
 
@@ -116,30 +116,26 @@ impl NetworkLeaf for AoeLeaf {
         &self.uri
     }
 
-    fn wait_open(
-        &self,
-        options: &VolumeOptions,
-        interrupt: &Interrupt<'_>,
-        each_turn: &mut dyn FnMut(),
-    ) -> Outcome {
-        let is_open = || {
-            each_turn();
-            Ok(self.host.shard().get(self.client).is_open())
-        };
-        let silent = |seconds| {
-            let AoeSpec { device, ifname: link, .. } = &self.spec;
-            match self.report().server {
-                Some(server) => format!(
-                    "{server} has {device} on {link}, and has not said within {seconds} s how large it is: is the device \
-                     reserved for others?"
-                ),
-                None => format!(
-                    "no AoE server with {device} answered on {link} within {seconds} s. Does it offer that shelf and slot, to this \
-                     station, and is the link the one that leads to it?"
-                ),
-            }
-        };
-        await_open(&self.host, (&self.uri, self.begun), options, interrupt, is_open, silent)
+    fn begun(&self) -> Instant {
+        self.begun
+    }
+
+    fn look_open(&self, _: &VolumeOptions) -> Outcome<bool> {
+        Ok(self.host.shard().get(self.client).is_open())
+    }
+
+    fn silence(&self, seconds: u64) -> String {
+        let AoeSpec { device, ifname: link, .. } = &self.spec;
+        match self.report().server {
+            Some(server) => format!(
+                "{server} has {device} on {link}, and has not said within {seconds} s how large it is: is the device \
+                 reserved for others?"
+            ),
+            None => format!(
+                "no AoE server with {device} answered on {link} within {seconds} s. Does it offer that shelf and slot, to this \
+                 station, and is the link the one that leads to it?"
+            ),
+        }
     }
 
     fn is_granted(&self) -> bool {

@@ -17,7 +17,7 @@ use crate::cli::WhenAwayArg;
 use crate::control::{LeafStatus, PathStatus, State};
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
-use crate::network::{Interrupt, NetworkLeaf, await_open};
+use crate::network::NetworkLeaf;
 use crate::open::{VolumeHealth, VolumeOptions};
 use crate::uri::EbdSpec;
 
@@ -171,39 +171,32 @@ impl NetworkLeaf for EbdLeaf {
         &self.uri
     }
 
-    fn wait_open(
-        &self,
-        options: &VolumeOptions,
-        interrupt: &Interrupt<'_>,
-        each_turn: &mut dyn FnMut(),
-    ) -> Outcome {
-        let is_open = || {
-            each_turn();
+    fn begun(&self) -> Instant {
+        self.begun
+    }
+
+    fn look_open(&self, options: &VolumeOptions) -> Outcome<bool> {
+        let (failure, is_open) = {
             let shard = self.host.shard();
             let client = shard.get(self.client);
-            match client.failure() {
-                Some(kind) => {
-                    drop(shard);
-                    Err(self.refused(options, kind))
-                }
-                None => Ok(client.is_open()),
-            }
+            (client.failure(), client.is_open())
         };
-        let silent = |seconds| {
-            let EbdSpec { station, link, .. } = &self.spec;
-            let station = Addr::Mac(*station);
-            let shard = self.host.shard();
-            match shard.get(self.client).refusal() {
-                Some(why) => {
-                    format!("after {seconds} s the server still says that {}", why.describe())
-                }
-                None => format!(
-                    "no EBD server at {station} answered on {link} within {seconds} s. Does it offer devices under this \
-                     EtherType, is that its address, and is the link the one that leads to it?"
-                ),
+        failure.map_or(Ok(is_open), |kind| Err(self.refused(options, kind)))
+    }
+
+    fn silence(&self, seconds: u64) -> String {
+        let EbdSpec { station, link, .. } = &self.spec;
+        let station = Addr::Mac(*station);
+        let shard = self.host.shard();
+        match shard.get(self.client).refusal() {
+            Some(why) => {
+                format!("after {seconds} s the server still says that {}", why.describe())
             }
-        };
-        await_open(&self.host, (&self.uri, self.begun), options, interrupt, is_open, silent)
+            None => format!(
+                "no EBD server at {station} answered on {link} within {seconds} s. Does it offer devices under this \
+                 EtherType, is that its address, and is the link the one that leads to it?"
+            ),
+        }
     }
 
     /// It is as soon as a handshake was answered, though blocks are still being tried.

@@ -15,6 +15,7 @@ use thinwire_volume::Volume;
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::labelled::{Opening, check_leaves, read_all};
+use crate::opened::LegReturn;
 use crate::uri::VolumeSpec;
 
 /// A leg that has not answered for so long is dropped while another is in sync.
@@ -35,7 +36,7 @@ pub fn seconds_now() -> u64 {
 }
 
 /// The mirror whose legs these are, in any order, which `specs` call by name; an error stands for one that could not be opened. What
-/// is submitted waits until it has read what its legs lack, and, to be written, has that on record.
+/// is submitted waits until it has read what its legs lack, and, to be written, has that on record. What was away comes `back`.
 ///
 /// # Errors
 /// No mirror can be made of those that are there, or it may not be served without those that are missing.
@@ -45,6 +46,7 @@ pub fn open_mirror(
     specs: &[VolumeSpec],
     children: Vec<Outcome<Box<dyn Volume>>>,
     by: &Opening<'_>,
+    back: Option<LegReturn>,
 ) -> Outcome<Box<dyn Volume>> {
     check_leaves(specs, !by.read_only)?;
     let (mut volumes, mut of_place) = (Vec::new(), Vec::new());
@@ -89,6 +91,7 @@ pub fn open_mirror(
         read_only: by.read_only,
         opened_at: seconds_now(),
         leg_timeout: LEG_TIMEOUT,
+        keeper: back.map(|back| back.open(&whole.places)),
     };
     let mirror = Mirror::open(legs.collect(), config).map_err(|error| match error {
         MirrorError::Refused(refusal) => refused(&refusal, &whole, specs, &missing),

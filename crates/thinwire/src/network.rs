@@ -22,17 +22,17 @@ pub trait NetworkLeaf {
     /// As the user named it.
     fn uri(&self) -> &str;
 
-    /// Drives the attach to its end, good or bad; others on the host go on meanwhile. `each_turn` is called
-    /// after each turn.
+    /// When it began to be attached.
+    fn begun(&self) -> Instant;
+
+    /// Whether it is attached, after each turn; goes on with that.
     ///
     /// # Errors
-    /// It was refused, nobody answered in time, or it was interrupted.
-    fn wait_open(
-        &self,
-        options: &VolumeOptions,
-        interrupt: &Interrupt<'_>,
-        each_turn: &mut dyn FnMut(),
-    ) -> Outcome;
+    /// It was refused, or cannot be attached.
+    fn look_open(&self, options: &VolumeOptions) -> Outcome<bool>;
+
+    /// Why nobody may have granted it for so many seconds, and what to do.
+    fn silence(&self, seconds: u64) -> String;
 
     /// It has been granted, be it that not all of it is there yet.
     fn is_granted(&self) -> bool;
@@ -71,6 +71,9 @@ pub trait NetworkLeaf {
 
     /// Whether it has let go, and how, after each turn; goes on with that.
     fn closed(&self) -> Option<Outcome>;
+
+    /// Takes it off its host, once it has let go: others may come in its place.
+    fn take_off(&mut self) {}
 }
 
 /// Whether a descriptor is readable now.
@@ -95,22 +98,26 @@ impl Interrupt<'_> {
     }
 }
 
-/// Turns the host until `is_open`, which fails if it cannot be, or patience is over: then `silent` says what to
-/// do, given how many seconds it was.
-pub(crate) fn await_open(
+/// Drives the attach of a leaf to its end, good or bad; others on the host go on meanwhile. `each_turn` is called after each
+/// turn.
+///
+/// # Errors
+/// It was refused, nobody answered in time, or it was interrupted.
+pub(crate) fn wait_open(
     host: &Host,
-    (uri, begun): (&str, Instant),
+    leaf: &dyn NetworkLeaf,
     options: &VolumeOptions,
     interrupt: &Interrupt<'_>,
-    mut is_open: impl FnMut() -> Outcome<bool>,
-    silent: impl Fn(u64) -> String,
+    each_turn: &mut dyn FnMut(),
 ) -> Outcome {
     if let Some(signals) = interrupt.signals {
         host.watch(signals.fd())?;
     }
+    let (uri, begun) = (leaf.uri(), leaf.begun());
     loop {
         host.turn(Wait::No)?;
-        if is_open()? {
+        each_turn();
+        if leaf.look_open(options)? {
             return Ok(());
         }
         if interrupt.has_come() {
@@ -119,7 +126,7 @@ pub(crate) fn await_open(
         let left = options.patience.map(|patience| patience.saturating_sub(begun.elapsed()));
         if left.is_some_and(|left| left.is_zero()) {
             let more = if options.flags.waits { "; --wait waits for longer" } else { "" };
-            let why = silent(begun.elapsed().as_secs());
+            let why = leaf.silence(begun.elapsed().as_secs());
             return Err(Failure::failed(format!("cannot attach {uri}: {why}{more}")));
         }
         let nap = left.map_or(NAP, |left| left.min(NAP));

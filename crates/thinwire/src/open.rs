@@ -210,6 +210,12 @@ pub enum Ending {
 pub struct Unheard(pub Vec<String>);
 
 impl Unheard {
+    /// Those, and these.
+    pub fn and(mut self, others: Vec<String>) -> Self {
+        self.0.extend(others);
+        self
+    }
+
     /// What that means, for the user; nothing if all have heard.
     pub fn describe(&self) -> Option<String> {
         if self.0.is_empty() {
@@ -246,6 +252,10 @@ pub trait OpenVolume {
     /// Puts a face on it. Both are a part of the host from now on: whoever uses the volume is the face,
     /// and what remains here is its health and its end.
     fn show(&mut self, face: Box<dyn Face>) -> Outcome<Shown>;
+
+    /// Goes on with what is neither in the volume nor in its face, between turns of the host, once it is shown: legs of mirrors that
+    /// come back.
+    fn tend(&mut self) {}
 
     /// Ends the sleep of [`OpenVolume::turn`] while `fd` is readable. The caller keeps it open for
     /// as long as the volume.

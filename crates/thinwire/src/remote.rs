@@ -25,7 +25,7 @@ use crate::host::{Host, link_failed};
 use crate::identity::{self, InitiatorId};
 use crate::keys::{KeyFile, Security};
 use crate::links::{frame_bytes, open_initiator_links, udp_toward};
-use crate::network::{Interrupt, NetworkLeaf, await_open};
+use crate::network::NetworkLeaf;
 use crate::open::{VolumeHealth, VolumeOptions, Wait};
 use crate::uri::{NodeAddress, RemoteSpec};
 
@@ -232,51 +232,49 @@ impl NetworkLeaf for RemoteLeaf {
         &self.uri
     }
 
-    fn wait_open(
-        &self,
-        options: &VolumeOptions,
-        interrupt: &Interrupt<'_>,
-        each_turn: &mut dyn FnMut(),
-    ) -> Outcome {
-        let RemoteLeaf { spec, uri, .. } = self;
-        let is_open = || {
-            each_turn();
-            self.members.go_on();
-            if self.members.is_open() {
-                self.warn_of_shared_shards();
-                return Ok(true);
+    fn begun(&self) -> Instant {
+        self.begun
+    }
+
+    fn look_open(&self, options: &VolumeOptions) -> Outcome<bool> {
+        let spec = &self.spec;
+        self.members.go_on();
+        if self.members.is_open() {
+            self.warn_of_shared_shards();
+            return Ok(true);
+        }
+        match self.members.first_error() {
+            Some((0, error)) => return Err(refused(spec, options, &error)),
+            Some((member, error)) => {
+                let failed = refused(spec, options, &error);
+                return Err(failed.context(format_args!("member {member}")));
             }
-            match self.members.first_error() {
-                Some((0, error)) => return Err(refused(spec, options, &error)),
-                Some((member, error)) => {
-                    let failed = refused(spec, options, &error);
-                    return Err(failed.context(format_args!("member {member}")));
-                }
-                None => {}
-            }
-            if self.members.is_left_alone() {
-                let seconds = JOIN_PATIENCE.as_secs();
-                return Err(Failure::failed(format!(
-                    "cannot attach {spec}: the target has answered the first session of this attachment, and \
-                     no other within {seconds} s. Is it of a version that knows no members? Leave members={} away",
-                    spec.members
-                )));
-            }
-            Ok(false)
-        };
-        let silent = |seconds| match self.members.hint() {
+            None => {}
+        }
+        if self.members.is_left_alone() {
+            let seconds = JOIN_PATIENCE.as_secs();
+            return Err(Failure::failed(format!(
+                "cannot attach {spec}: the target has answered the first session of this attachment, and \
+                 no other within {seconds} s. Is it of a version that knows no members? Leave members={} away",
+                spec.members
+            )));
+        }
+        Ok(false)
+    }
+
+    fn silence(&self, seconds: u64) -> String {
+        match self.members.hint() {
             Some(hint) => format!(
                 "no target that has the key answered within {seconds} s. One there that did not show it says: {hint}"
             ),
             None => {
-                let link = spec.links.first().map_or("LINK".to_owned(), LinkSpec::to_string);
+                let link = self.spec.links.first().map_or("LINK".to_owned(), LinkSpec::to_string);
                 format!(
                     "no target answered within {seconds} s. Is the target running, is the link the one that leads to \
                      it, and does a firewall let it through? `thinwire discover --link {link}` shows who answers"
                 )
             }
-        };
-        await_open(&self.host, (uri, self.begun), options, interrupt, is_open, silent)
+        }
     }
 
     fn is_granted(&self) -> bool {
@@ -400,6 +398,11 @@ impl NetworkLeaf for RemoteLeaf {
                 kind.describe()
             ))
         }))
+    }
+
+    fn take_off(&mut self) {
+        let mut shard = self.host.shard_mut();
+        self.members.all().for_each(|member| drop(shard.node().remove(member)));
     }
 }
 

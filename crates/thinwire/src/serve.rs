@@ -396,7 +396,8 @@ impl Configured<'_> {
         let (mut fds, ports, leaves) = (tree.fds(), tree.ports.clone(), tree.remote_leaves());
         let (held, direct, awaited) =
             (tree.held_leaves(&spec.volume), tree.direct(), tree.awaited());
-        let (volume, end) = tree.into_parts(host, options.hurry);
+        let is_tended = tree.has_comers();
+        let (volume, tend, end) = tree.into_parts(host, options.hurry);
         let recorded = disk::recorded(volume, &config.state_dir, &spec.name, held);
         let (volume, fd) = match recorded {
             Ok(recorded) => recorded,
@@ -420,7 +421,9 @@ impl Configured<'_> {
             }
         };
         let end: Option<Box<dyn FnOnce(bool)>> = Some(Box::new(end));
-        Ok(OpenedExport { config: exported, fds, ports, leaves, direct, awaited, end, weight: 1 })
+        let config = exported;
+        let tend = is_tended.then_some(tend);
+        Ok(OpenedExport { config, fds, ports, leaves, direct, awaited, tend, end, weight: 1 })
     }
 }
 

@@ -50,7 +50,7 @@ impl LegStanding {
             LegStanding::InSync => "is in sync",
             LegStanding::Resyncing => "is being copied to",
             LegStanding::Behind => {
-                "is behind: it does not answer, or fails; it gets what it lacks when the mirror is opened again"
+                "is behind: it does not answer, or fails; it gets what it lacks when it is back, or the mirror is opened again"
             }
             LegStanding::Failed => "has other content than it had: it is not used",
         }

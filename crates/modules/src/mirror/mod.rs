@@ -10,6 +10,7 @@
 //! * `record` makes durable how the legs stand before anything is completed that depends on it (rules 3 and 6).
 //! * `opening` chooses one leg for what was open at a crash (rule 4), and takes legs in.
 //! * `closing` ends it in order.
+//! * `keeper` gives up those that were dropped as a whole, and has them back (rule 22).
 //! * `standing` drops legs that fail, and has those copied to that have lost something.
 //! * `resync` copies what legs lack, under the lock of what it copies (rule 5), and what one leg could not read.
 //!
@@ -24,6 +25,7 @@ mod closing;
 mod decide;
 mod found;
 mod intent;
+mod keeper;
 mod legs;
 mod opening;
 mod pace;
@@ -59,6 +61,7 @@ use self::resync::{Copy, Resync};
 pub use bitmap::{BITMAP_BYTES, BITMAP_OFFSET, MIRROR_DATA_START, region_shift};
 pub use decide::{OpeningPlan, OpeningRefusal, OpeningWish, ResyncExtent, decide};
 pub use found::{FoundMirror, find_mirror};
+pub use keeper::LegKeeper;
 pub use legs::MirrorLeg;
 pub use opening::MirrorError;
 pub(crate) use row::MODULE;
@@ -98,6 +101,8 @@ pub struct MirrorConfig {
     /// A leg that has not answered for so long, of which a turn counts for a second at most, is dropped, while another is
     /// in sync. 5 seconds by custom.
     pub leg_timeout: Duration,
+    /// Brings legs back while it is in use. Without one they come with the next opening, or by [`Mirror::return_leg`].
+    pub keeper: Option<Box<dyn LegKeeper>>,
 }
 
 /// A fault planted in it, which its tests must find. No flag sets one.
@@ -555,7 +560,7 @@ impl Volume for Mirror {
         if self.stopped.is_some() || self.is_closed() {
             return next;
         }
-        next = next.min(self.time_answers());
+        next = next.min(self.time_answers()).min(self.step_keeper());
         self.settle();
         self.tell_standings();
         // What the last poll or this call began has to be polled, and nobody else would say so.

@@ -198,6 +198,7 @@ impl<'a> AttachmentServer<'a> {
                 (Leaving::Waiting, _) => Wait::Forever,
             };
             self.shown.turn(wait)?;
+            self.open.tend();
         }
     }
 

@@ -40,6 +40,11 @@ impl Shown {
         Ok(Shown { host: host.clone(), part })
     }
 
+    /// The part.
+    pub fn part(&self) -> PartId<FacePart> {
+        self.part
+    }
+
     /// Looks at the part.
     pub fn look<R>(&self, look: impl FnOnce(&FacePart) -> R) -> R {
         look(self.host.shard().get(self.part))

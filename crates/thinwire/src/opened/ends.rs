@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use super::Leaf;
+use super::tree::Leaf;
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::local::LocalLeaf;
@@ -99,7 +99,10 @@ pub(super) fn end(
     ending: Ending,
     hurry: Option<&OwnedFd>,
 ) -> Outcome<Unheard> {
-    let at_once = |leaf: &dyn NetworkLeaf| is_forced(ending, leaf.is_away(), leaf.has_lost());
+    // A leg that was about to come back has nothing to be let go of.
+    let at_once = |leaf: &dyn NetworkLeaf| {
+        !leaf.is_granted() || is_forced(ending, leaf.is_away(), leaf.has_lost())
+    };
     let mut ended = end_remotes(host, &mut remotes(leaves), at_once, hurry);
     let locals: Vec<&LocalLeaf> = leaves.iter().filter_map(Leaf::local).collect();
     // Those that are not ended go with the tree: who has written stays on record, else whoever was there before is so

@@ -2,7 +2,7 @@
 
 use thinwire_runtime::disk::{DiskOptions, UnusedGrant, UnusedGrants};
 
-use super::Leaf;
+use super::tree::Leaf;
 use crate::open::VolumeOptions;
 use crate::uri::VolumeSpec;
 

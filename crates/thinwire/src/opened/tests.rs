@@ -8,6 +8,7 @@ use thinwire_buffer::SegList;
 use thinwire_runtime::disk;
 use thinwire_volume::{Io, Op, load_writer};
 
+use super::tree::Root;
 use super::*;
 use crate::cli::WireArgs;
 use crate::open::open_volume;

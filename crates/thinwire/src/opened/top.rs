@@ -5,7 +5,7 @@ use thinwire_volume::{
     Completion, Geometry, Identity, Io, MirrorReport, Port, Volume, VolumeEvent,
 };
 
-use super::Root;
+use super::tree::Root;
 
 /// The top of all that belongs to a volume.
 pub(super) enum Top {

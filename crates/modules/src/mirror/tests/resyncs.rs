@@ -1,6 +1,10 @@
-//! Resyncs that something stands in the way of.
+//! Resyncs that something stands in the way of, and legs that come back by themselves.
 
-use super::world::{Order, SMALL, World, differ, formatted, state};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::disk::Disk;
+use super::world::{Order, SMALL, World, differ, formatted, leg, state};
 use super::*;
 use LegState::{Behind, InSync};
 
@@ -63,4 +67,103 @@ fn a_block_that_cannot_be_read_holds_up_its_region_only() {
     world.disks[0].fail_block(None);
     world.heal().unwrap();
     assert_eq!((differ(&world.disks), world.errors), (None, 0));
+}
+
+/// What a keeper has done: which legs it was given, and how they were taken.
+#[derive(Default)]
+struct Kept {
+    given: Vec<usize>,
+    taken: Vec<Result<(), String>>,
+    /// They are there again.
+    is_back: bool,
+}
+
+/// Keeps the second of these.
+struct Keeper {
+    disks: Vec<Disk>,
+    kept: Rc<RefCell<Kept>>,
+}
+
+impl LegKeeper for Keeper {
+    fn keeps(&self, leg: usize) -> bool {
+        leg == 1
+    }
+
+    fn give_up(&mut self, leg: usize, _: Box<dyn Volume>) {
+        self.disks[leg].abandon();
+        self.kept.borrow_mut().given.push(leg);
+    }
+
+    fn awaits(&self) -> bool {
+        let kept = self.kept.borrow();
+        kept.given.len() > kept.taken.len()
+    }
+
+    fn take(&mut self) -> Option<(usize, MirrorLeg)> {
+        let is_back = self.kept.borrow().is_back;
+        (is_back && self.awaits()).then(|| (1, leg(&self.disks[1]).unwrap()))
+    }
+
+    fn taken(&mut self, leg: usize, result: Result<(), MirrorError>) {
+        assert_eq!(leg, 1);
+        self.kept.borrow_mut().taken.push(result.map_err(|error| error.to_string()));
+    }
+}
+
+/// Again and again, also in the middle of being copied to; one that nobody keeps stays away.
+#[test]
+fn a_leg_that_is_kept_comes_back_by_itself() {
+    let contents = (0..3).map(|leg| formatted(leg, &state(9, &[InSync; 3]), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    let kept = Rc::new(RefCell::new(Kept::default()));
+    let keeper = Keeper { disks: world.disks.clone(), kept: kept.clone() };
+    world.mirror.config.keeper = Some(Box::new(keeper));
+    world.disks[2].fail(Some(ErrorKind::Away));
+    world.write(SMALL, 1, 1, false);
+    world.wait();
+    for round in 1..=3 {
+        world.disks[1].fail(Some(ErrorKind::Away));
+        world.write(SMALL + 1, 1, round, false);
+        world.write(0, 1, round, false);
+        world.wait();
+        world.turn();
+        let is_behind = matches!(standing(&world)[1], Behind { .. });
+        assert!(is_behind, "{:?}", standing(&world));
+        assert_eq!(kept.borrow().given, vec![1; usize::from(round)]);
+        let wish = world.mirror.turn(world.now).since(world.now);
+        assert!(wish <= Duration::from_millis(200), "it is to be told when to look: {wish:?}");
+        world.disks[1].fail(None);
+        kept.borrow_mut().is_back = true;
+        world.now = world.now + Duration::from_millis(200);
+        world.turn();
+        world.steps(if round == 1 { 3 } else { 400 });
+        kept.borrow_mut().is_back = false;
+        assert_eq!(kept.borrow().taken, vec![Ok(()); usize::from(round)]);
+    }
+    world.pass(5);
+    assert_eq!(standing(&world)[1], InSync);
+    assert_eq!(differ(&world.disks[..2]), None);
+    assert!(matches!(standing(&world)[2], Behind { .. }) && world.errors == 0);
+}
+
+/// One that holds something else is refused, and not asked for again.
+#[test]
+fn a_leg_that_does_not_fit_is_refused_when_it_comes_back() {
+    let contents = (0..2).map(|leg| formatted(leg, &state(9, &[InSync; 2]), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    let kept = Rc::new(RefCell::new(Kept { is_back: true, ..Kept::default() }));
+    let apart = state(20, &[Behind { at: [5; 16].into() }, InSync]);
+    let other = Disk::new(world::DISK_BYTES, formatted(1, &apart, [0, 0]));
+    let disks = vec![world.disks[0].clone(), other];
+    world.mirror.config.keeper = Some(Box::new(Keeper { disks, kept: kept.clone() }));
+    world.disks[1].fail(Some(ErrorKind::Away));
+    world.write(SMALL, 1, 1, false);
+    world.wait();
+    world.pass(1);
+    let taken = kept.borrow().taken.clone();
+    let [Err(why)] = &taken[..] else { panic!("{taken:?}") };
+    assert!(why.contains("apart"), "{why}");
+    assert_eq!(world.errors, 0);
 }

@@ -50,6 +50,7 @@ pub fn config(degraded: bool) -> MirrorConfig {
         read_only: false,
         opened_at: 0,
         leg_timeout: Duration::from_secs(5),
+        keeper: None,
     }
 }
 

@@ -1,0 +1,67 @@
+//! Legs that come back while the mirror is in use (rule 22): [`LegKeeper`], and when it is asked.
+
+use std::time::Duration;
+
+use thinwire_buffer::Time;
+use thinwire_volume::Volume;
+
+use super::closing::Closing;
+use super::opening::Phase;
+use super::{LegState, Mirror, MirrorError, MirrorLeg};
+
+/// How often is looked whether a leg is back.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Who gives a mirror back the legs that it has dropped, or that were missing when it was opened. Asked by the turns of the mirror, so
+/// it does not wait: what takes time is done between them.
+pub trait LegKeeper {
+    /// Whether it can bring back this leg, which the mirror has.
+    fn keeps(&self, leg: usize) -> bool;
+
+    /// A leg that it keeps was dropped, and nothing is done with it any more. What is outstanding there is nobody's, and may still take
+    /// effect: it comes back when that is over.
+    fn give_up(&mut self, leg: usize, volume: Box<dyn Volume>);
+
+    /// Some leg may come back.
+    fn awaits(&self) -> bool;
+
+    /// A leg that is back, and which one that is: its content is the one that its label was written on, the mirror has found out the
+    /// rest.
+    fn take(&mut self) -> Option<(usize, MirrorLeg)>;
+
+    /// How what it has brought was taken.
+    ///
+    /// # Errors
+    /// It was not, and is gone.
+    fn taken(&mut self, leg: usize, result: Result<(), MirrorError>);
+}
+
+impl Mirror {
+    /// Gives up what was dropped, and takes what is back. When to look again.
+    pub(super) fn step_keeper(&mut self) -> Time {
+        let Some(mut keeper) = self.config.keeper.take() else { return Time::NEVER };
+        let mut next = Time::NEVER;
+        // One that is about to end has no use for them.
+        if self.phase == Phase::Serving && self.closing == Closing::No && !self.config.read_only {
+            for leg in 0..self.legs.len() {
+                // One with other content is not what was lost (rule 16).
+                let may_return = !matches!(self.state.legs[leg], LegState::Failed { .. });
+                if may_return
+                    && self.is_given_up(leg)
+                    && keeper.keeps(leg)
+                    && let Some(volume) = self.give_up_leg(leg)
+                {
+                    keeper.give_up(leg, volume);
+                }
+            }
+            while let Some((leg, back)) = keeper.take() {
+                keeper.taken(leg, self.return_leg(leg, back));
+            }
+            if keeper.awaits() {
+                next = self.now + LOOK_EVERY;
+            }
+        }
+        self.config.keeper = Some(keeper);
+        next
+    }
+}

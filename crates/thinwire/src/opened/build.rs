@@ -1,0 +1,83 @@
+//! From leaves that are open to the volume on top of them.
+
+use thinwire_modules::Dealt;
+use thinwire_volume::{Port, Volume};
+
+use super::returning::Returning;
+use super::tree::{Leaf, Root};
+use crate::error::{Failure, Outcome};
+use crate::host::Host;
+use crate::labelled::{Opening, open_whole};
+use crate::mirrored::open_mirror;
+use crate::network::NetworkLeaf;
+use crate::uri::VolumeSpec;
+
+/// Puts volumes on these leaves, which are taken in order.
+pub(super) struct Build<'a> {
+    pub host: &'a Host,
+    pub opening: &'a Opening<'a>,
+    pub leaves: &'a [Leaf],
+    /// So many of them have been taken.
+    pub taken: usize,
+    /// Of those at other targets, by number.
+    pub ports: &'a mut Vec<usize>,
+    pub returning: &'a mut Returning,
+}
+
+impl Build<'_> {
+    /// The volume of this description.
+    pub fn volume(&mut self, spec: &VolumeSpec) -> Outcome<Root> {
+        let VolumeSpec::Over { module, options, children, labels, .. } = spec else {
+            let leaf = &self.leaves[self.taken];
+            self.taken += 1;
+            return match leaf {
+                Leaf::Absent(why) => Err(Failure::failed(why.clone())),
+                Leaf::Local(leaf) => Ok(Root::Other(Box::new(leaf.volume()))),
+                Leaf::Remote(leaf) => of_network(&**leaf, self.ports),
+            };
+        };
+        let first = self.taken;
+        let mut built = Vec::new();
+        for child in children {
+            let next = self.taken + child.leaves().len();
+            built.push(self.volume(child).map(Root::boxed));
+            // Also of one that is not there.
+            self.taken = next;
+        }
+        let (host, opening) = (self.host, self.opening);
+        if *labels && module.keeps.is_some() {
+            let back = self.returning.add(children, self.leaves, first);
+            return open_mirror(host, options, children, built, opening, back)
+                .map(Root::Other)
+                .map_err(|e| e.context(format_args!("cannot open {spec}")));
+        }
+        let built: Outcome<Vec<_>> = built.into_iter().collect();
+        if *labels {
+            let opened = open_whole(host, (module, options), children, built?, opening);
+            return opened
+                .map(Root::Other)
+                .map_err(|e| e.context(format_args!("cannot open {spec}")));
+        }
+        module.open(built?, options).map(Root::Other).map_err(|e| {
+            let e = match e.child {
+                // As the user calls it, not as the module does.
+                Some(child) => format!("{} {}", children[child], e.why),
+                None => e.to_string(),
+            };
+            Failure::failed(format!("cannot open {spec}: {e}"))
+        })
+    }
+}
+
+/// The volume of an attachment, of all its members.
+pub(super) fn of_network(leaf: &dyn NetworkLeaf, ports: &mut Vec<usize>) -> Outcome<Root> {
+    let mut members = leaf.ports();
+    ports.extend(members.iter().map(Port::number));
+    if members.len() == 1 {
+        return Ok(Root::Port(members.remove(0)));
+    }
+    let boxed = |port| Box::new(port) as Box<dyn Volume>;
+    let dealt = Dealt::new(members.into_iter().map(boxed).collect());
+    let dealt = dealt.map_err(|e| Failure::failed(format!("cannot attach {}: {e}", leaf.uri())))?;
+    Ok(Root::Other(Box::new(dealt)))
+}
