@@ -2,16 +2,20 @@
 
 import json
 import os
+import signal
 import time
 
 import load
+import node
 from harness import check, run, until
-from node import Attachment, Target, below, image, refused, thinwire, uri
+from node import Attachment, Target, image, refused, security_flags, thinwire, uri
 from registry import test
 
 LEG_MIB = 32
 # Where data starts on a leg.
 DATA_START = 1572864
+# And its bitmaps, which end there.
+BITMAPS_START = 1048576
 
 
 def data_of(path):
@@ -34,6 +38,16 @@ def standings(lab, volume, *more):
     return [leg["standing"] for leg in json.loads(shown.stdout)["mirrors"][0]["legs"]]
 
 
+def standing_clean(lab, images):
+    """Nothing is left to copy: of an orderly end no region is open. What a leg says of regions stands behind its labels."""
+    for path in images:
+        with open(path, "rb") as file:
+            file.seek(BITMAPS_START)
+            for block in range((DATA_START - BITMAPS_START) // 4096):
+                image = file.read(4096)
+                check(not any(image[64:]), f"{path}: block {block} of its bitmaps says that something is open")
+
+
 def written(lab, volume, seconds="0.5"):
     thinwire(lab, "bench", volume, "--rw", "randwrite", "--runtime", seconds, "--run-dir", lab.path("run"))
 
@@ -43,9 +57,9 @@ def a_leg_dies_and_comes_back(lab):
     """A mirror over two targets, attached: one target is gone for longer than a leg may take, while what is written is verified.
     When it is attached again the leg gets what it lacks."""
     images = [image(lab, f"{name}.img", LEG_MIB) for name in "ab"]
-    targets = [Target(lab, f"{name}={path}", name=node, over="raw", extra=("--state-dir", lab.path(f"state-{name}")))
-               for name, node, path in zip("ab", ("node1", "node2"), images)]
-    legs = [uri(lab, name, over="raw", node=node) for name, node in zip("ab", ("node1", "node2"))]
+    targets = [Target(lab, f"{name}={path}", name=host, over="raw", extra=("--state-dir", lab.path(f"state-{name}")))
+               for name, host, path in zip("ab", ("node1", "node2"), images)]
+    legs = [uri(lab, name, over="raw", node=host) for name, host in zip("ab", ("node1", "node2"))]
     volume = describe(lab, legs)
     made = thinwire(lab, "volume", "create", volume, "--run-dir", lab.path("run")).stdout
     check("mirror of" in made and "use it as" in made, made)
@@ -57,9 +71,20 @@ def a_leg_dies_and_comes_back(lab):
     fio.still_running("its leg dies")
     targets[1].kill()
     fio.finish(90)
-    targets[1].start()
+    until("the mirror goes on without it", 15, lambda: disk.status()["state"] == "attached")
+    shown = disk.status()["mirrors"]
+    check([leg["standing"] for leg in shown[0]["legs"]] == ["in sync", "behind"], shown)
+    started = time.monotonic()
     disk.detach(timeout=40)
+    check(time.monotonic() - started < 8, "nobody waits for a leg that was dropped")
     check(data_of(images[0]) != data_of(images[1]), "what was written while it was gone is not there")
+    # On record as behind: it may be missing when the mirror is attached, and comes when it is there.
+    disk = Attachment(lab, volume, name="home", timeout=40, extra=("-v", "--wait"))
+    check(disk.status()["state"] == "attached", disk.status())
+    targets[1].start()
+    until("the leg is in sync again", 40, lambda: "leg 1 of a mirror is in sync" in disk.log())
+    disk.detach()
+    check(data_of(images[0]) == data_of(images[1]), "it has what it lacked without being opened again")
     check(standings(lab, volume) == ["in sync"] * 2, "it has come back")
     check(data_of(images[0]) == data_of(images[1]), "and has what it lacked")
 
@@ -68,11 +93,11 @@ def a_leg_dies_and_comes_back(lab):
 def legs_come_back_while_in_use(lab):
     """A stripe of two mirrors over four targets, attached: one target after the other is killed and started again while what is
     written is verified. Each leg comes back by itself, is copied to, and only then goes the next."""
-    nodes = [f"node{n}" for n in range(1, 5)]
-    images = [image(lab, f"{node}.img", LEG_MIB) for node in nodes]
-    targets = [Target(lab, f"leg={path}", name=node, over="raw", extra=("--state-dir", lab.path(f"state-{node}")))
-               for node, path in zip(nodes, images)]
-    legs = [uri(lab, "leg", over="raw", node=node) for node in nodes]
+    hosts = [f"node{n}" for n in range(1, 5)]
+    images = [image(lab, f"{host}.img", LEG_MIB) for host in hosts]
+    targets = [Target(lab, f"leg={path}", name=host, over="raw", extra=("--state-dir", lab.path(f"state-{host}")))
+               for host, path in zip(hosts, images)]
+    legs = [uri(lab, "leg", over="raw", node=host) for host in hosts]
     path, run_dir = lab.path("pool.toml"), ("--run-dir", lab.path("run"))
     with open(path, "w", encoding="utf-8") as file:
         for name, pair in ("one", legs[:2]), ("two", legs[2:]):
@@ -119,6 +144,8 @@ def a_gateway_over_a_mirror_is_killed(lab):
     fio.finish(90)
     disk.detach()
     target.stop()
+    check(data_of(images[0]) == data_of(images[1]) == data_of(images[2]), "they are alike")
+    standing_clean(lab, images)
     check(standings(lab, volume) == ["in sync"] * 3, "all legs are there")
     check(data_of(images[0]) == data_of(images[1]) == data_of(images[2]), "they are alike")
 
@@ -156,7 +183,8 @@ def legs_that_were_served_apart(lab):
     check(standings(lab, volume) == ["in sync"] * 2, "a new mirror")
     for gone in images[1], images[0]:
         os.rename(gone, lab.path("away.img"))
-        check("in sync" in standings(lab, volume, "--degraded"), "one goes on")
+        stands = ["in sync", "behind"] if gone == images[1] else ["behind", "in sync"]
+        check(standings(lab, volume, "--degraded") == stands, "one goes on")
         written(lab, volume)
         os.rename(lab.path("away.img"), gone)
     said = ["written apart", "a.img", "b.img", "resync --from"]
@@ -251,3 +279,54 @@ def a_stripe_of_mirrors(lab):
     shown = json.loads(thinwire(lab, "volume", "resync", volume, "--json", *run_dir, timeout=60).stdout)
     check([[leg["standing"] for leg in mirror["legs"]] for mirror in shown["mirrors"]] == [["in sync"] * 2] * 2, shown)
     check(data_of(images[0]) == data_of(images[1]) and data_of(images[2]) == data_of(images[3]), "legs are alike")
+
+
+@test(seconds=90)
+def a_leg_that_others_use(lab):
+    """A leg that is there and held by another writer is not missing: nobody goes on without it, whatever is said. Nor does somebody
+    who has interrupted the opening while a leg was waited for."""
+    images = [image(lab, f"{name}.img", LEG_MIB) for name in "ab"]
+    targets = [Target(lab, f"{name}={path}", name=host, over="raw", extra=("--state-dir", lab.path(f"state-{name}")))
+               for name, host, path in zip("ab", ("node1", "node2"), images)]
+    legs = [uri(lab, name, over="raw", node=host) for name, host in zip("ab", ("node1", "node2"))]
+    volume, run_dir = describe(lab, legs), ("--run-dir", lab.path("run"))
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    check(standings(lab, volume) == ["in sync"] * 2, "a new mirror")
+    holder = Attachment(lab, legs[0], name="other", run="other")
+    before = data_of(images[1])
+    for more in (), ("--degraded",):
+        refused(lab, "volume", "resync", volume, *run_dir, *more, says=["the target refused", "held by"])
+    holder.detach()
+    targets[1].kill()
+    waits = lab.start("initiator", node.BIN, "volume", "resync", volume, "--degraded", *run_dir, *security_flags(lab, ["volume"]))
+    time.sleep(2)
+    check(waits.running, "it waits for the leg")
+    waits.kill(signal.SIGINT)
+    waits.wait(10, expect=1)
+    check("interrupted" in waits.stderr, waits.stderr)
+    targets[1].start()
+    check(standings(lab, volume) == ["in sync"] * 2, "neither was dropped")
+    check(data_of(images[1]) == before, "nothing was copied")
+
+
+@test(seconds=60)
+def a_volume_of_several_mirrors(lab):
+    """What is decided is decided of one mirror, by its name."""
+    images = [image(lab, f"{name}.img", LEG_MIB) for name in "abcd"]
+    path, run_dir = lab.path("pool.toml"), ("--run-dir", lab.path("run"))
+    with open(path, "w", encoding="utf-8") as file:
+        for name, legs in ("one", images[:2]), ("two", images[2:]):
+            children = ", ".join(f'"{leg}"' for leg in legs)
+            file.write(f'[[volume]]\nname = "{name}"\nkind = "mirror"\nchildren = [{children}]\n')
+        file.write('[[volume]]\nname = "both"\nkind = "linear"\nchildren = ["one", "two"]\n')
+    for name in "one", "two":
+        thinwire(lab, "volume", "create", f"{path}#{name}", *run_dir)
+        check(standings(lab, f"{path}#{name}") == ["in sync"] * 2, "a new mirror")
+    os.remove(images[1])
+    refused(lab, "volume", "resync", f"{path}#both", "--degraded", *run_dir, says=["several mirrors", "pool.toml#one"], code=2)
+    check(standings(lab, f"{path}#one", "--degraded") == ["in sync", "behind"], "it goes on")
+    found = thinwire(lab, "volume", "check", images[0], *run_dir).stdout
+    check('"one" can be used' in found and "leg 1 is behind, missing" in found, found)
+    refused(lab, "volume", "assemble", images[0], *run_dir, says=["can be used, but legs 1"])
+    shown = thinwire(lab, "volume", "dump", images[0], *run_dir).stdout
+    check("leg 0 in sync; leg 1 behind, at" in shown, shown)

@@ -1,8 +1,7 @@
 //! What the exports tell of themselves, for status: above all who writes them.
 
 use thinwire_buffer::Time;
-use thinwire_volume::CacheReport;
-use thinwire_volume::Geometry;
+use thinwire_volume::{CacheReport, Geometry, MirrorReport};
 
 use crate::exports::{Export, Exports, Presence};
 use crate::record::RecordState;
@@ -32,6 +31,8 @@ pub struct ExportReport {
     pub copied_bytes: u64,
     /// How its cache does, if it has one.
     pub cache: Option<CacheReport>,
+    /// The mirrors in it.
+    pub mirrors: Vec<MirrorReport>,
     /// The shard that owns it, if this one has a branch of it, which does not know who writes, nor of the record.
     pub branch_of: Option<u8>,
 }
@@ -90,6 +91,7 @@ impl Exports {
             outstanding: e.volume.outstanding(),
             copied_bytes: e.volume.copied_bytes(),
             cache: e.volume.cache(),
+            mirrors: e.volume.all_mirrors(),
             branch_of: e.role.branch_of(),
         };
         let all = self.exports.iter().enumerate();

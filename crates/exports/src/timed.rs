@@ -45,6 +45,22 @@ impl Exports {
         }
     }
 
+    /// Has volumes bring in order what they keep for themselves, once nobody is served any more: what is submitted from now on
+    /// fails. To be called again and again until it says that all of it is done; else they end as by a crash.
+    pub fn wind_up(&mut self, now: Time) -> bool {
+        let mut done = Vec::new();
+        let mut is_done = true;
+        for &export in &self.timed.exports {
+            let volume = &mut self.exports[export].volume;
+            volume.wind_up();
+            volume.turn(now);
+            volume.poll(&mut done);
+            volume.turn(now);
+            is_done &= volume.is_wound_up();
+        }
+        is_done
+    }
+
     #[cold]
     fn tell_timed(&mut self, now: Time) {
         let mut first = Time::NEVER;

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use thinwire_buffer::Time;
 use thinwire_volume::{
-    Closing, Completion, Effect, Expects, Geometry, Gravity, Io, IoError, LegStanding, Op, Owing,
-    Part, PartEvent, Volume, VolumeEvent,
+    Closing, Completion, Effect, Expects, Geometry, Gravity, Io, IoError, LegStanding,
+    MirrorReport, Op, Owing, Part, PartEvent, Volume, VolumeEvent,
 };
 
 use crate::Face;
@@ -136,6 +136,11 @@ impl FacePart {
     /// I/Os that are with the volume.
     pub fn outstanding(&self) -> usize {
         self.volume.outstanding()
+    }
+
+    /// The mirrors in it.
+    pub fn mirrors(&self) -> Vec<MirrorReport> {
+        self.volume.all_mirrors()
     }
 
     /// The volume's shape.

@@ -1,5 +1,6 @@
 //! One shard of a target.
 
+use std::any::Any;
 use std::cell::{Ref, RefCell};
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -14,6 +15,7 @@ use thinwire_node::{Lane, PartId};
 use thinwire_target::{
     ExportConfig, SESSION_NUMBER, SpreadConfig, Target, TargetConfig, session_lane,
 };
+use thinwire_volume::Part;
 
 use crate::clock::{entropy, entropy_bytes};
 use crate::disk::{HeldRing, LettingGo};
@@ -32,6 +34,9 @@ const HURRY: WaitToken = 2;
 const STOP_TIME: Duration = Duration::from_secs(3);
 /// How often it is looked at whether it has come.
 const STOP_LOOK: Duration = Duration::from_millis(20);
+/// So long volumes may take to bring in order what they keep for themselves, and how often they are asked.
+const WIND_UP_TIME: Duration = Duration::from_secs(10);
+const WIND_UP_LOOK: Duration = Duration::from_millis(2);
 /// So long disks may take for what is left at the end, before they are told of as those that hang.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(300);
 
@@ -403,10 +408,29 @@ impl TargetShard {
         let _told = self.await_disks();
         self.prepared.drain(..).for_each(OpenedExport::discard);
         let target = self.shard.borrow_mut().node().remove(self.target);
-        // With it go the volumes, and their ports.
-        drop(target);
+        if self.has_served {
+            self.wind_up(target);
+        }
         let all = self.leaving.drain(..).chain(self.exports.drain(..));
         all.filter_map(|export| export.end).for_each(|end| end(self.has_served));
+    }
+
+    /// Volumes end in order that keep something for themselves. With the target they go, and their ports.
+    fn wind_up(&mut self, target: Option<Box<dyn Part>>) {
+        let target = target.map(|target| -> Box<dyn Any> { target });
+        let Some(mut target) = target.and_then(|target| target.downcast::<Target>().ok()) else {
+            return;
+        };
+        let shard = &mut *self.shard.borrow_mut();
+        let end = shard.now() + WIND_UP_TIME;
+        while !target.wind_up(shard.now()) {
+            if shard.now() >= end || shard.turn(Some(WIND_UP_LOOK)).is_err() {
+                tracing::warn!(
+                    "volumes that keep something for themselves have not ended in order: mirrors resync when they are opened"
+                );
+                return;
+            }
+        }
     }
 
     /// Whoever lets go of a disk waits for its last I/O, and the first that hangs keeps the thread: so those that do

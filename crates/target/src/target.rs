@@ -560,6 +560,12 @@ impl Target {
         self.house.guests.iter_mut().for_each(|guest| guest.shut_down());
     }
 
+    /// Has exports end in order that keep something for themselves, once this is no part of a node any more: nobody is served then.
+    /// To be called until it says that all have.
+    pub fn wind_up(&mut self, now: Time) -> bool {
+        self.house.exports.wind_up(now)
+    }
+
     /// Nothing is on its way to a store, and everything there was to say to those who can be reached
     /// has been sent. Whether it arrived is not waited for: an initiator that misses the goodbye
     /// finds out by itself.

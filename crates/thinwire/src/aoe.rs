@@ -124,17 +124,17 @@ impl NetworkLeaf for AoeLeaf {
         Ok(self.host.shard().get(self.client).is_open())
     }
 
-    fn silence(&self, seconds: u64) -> String {
+    fn silence(&self, seconds: u64) -> Failure {
         let AoeSpec { device, ifname: link, .. } = &self.spec;
         match self.report().server {
-            Some(server) => format!(
+            Some(server) => Failure::failed(format!(
                 "{server} has {device} on {link}, and has not said within {seconds} s how large it is: is the device \
                  reserved for others?"
-            ),
-            None => format!(
+            )),
+            None => Failure::absent(format!(
                 "no AoE server with {device} answered on {link} within {seconds} s. Does it offer that shelf and slot, to this \
                  station, and is the link the one that leads to it?"
-            ),
+            )),
         }
     }
 

@@ -184,18 +184,19 @@ impl NetworkLeaf for EbdLeaf {
         failure.map_or(Ok(is_open), |kind| Err(self.refused(options, kind)))
     }
 
-    fn silence(&self, seconds: u64) -> String {
+    fn silence(&self, seconds: u64) -> Failure {
         let EbdSpec { station, link, .. } = &self.spec;
         let station = Addr::Mac(*station);
         let shard = self.host.shard();
         match shard.get(self.client).refusal() {
-            Some(why) => {
-                format!("after {seconds} s the server still says that {}", why.describe())
-            }
-            None => format!(
+            Some(why) => Failure::failed(format!(
+                "after {seconds} s the server still says that {}",
+                why.describe()
+            )),
+            None => Failure::absent(format!(
                 "no EBD server at {station} answered on {link} within {seconds} s. Does it offer devices under this \
                  EtherType, is that its address, and is the link the one that leads to it?"
-            ),
+            )),
         }
     }
 

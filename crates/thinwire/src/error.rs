@@ -8,6 +8,10 @@ use std::io;
 pub enum FailureKind {
     /// Exit code 1: the command was understood, and what it asked for did not succeed.
     Failed,
+    /// Exit code 1, too: as far as is known, what it needs is not there. A mirror goes without such a leg.
+    Absent,
+    /// Exit code 1, too: somebody else uses it, and may not tomorrow.
+    Busy,
     /// Exit code 2: a malformed flag, URI or configuration.
     Usage,
 }
@@ -30,6 +34,11 @@ impl Failure {
         Failure { kind: FailureKind::Failed, message: message.into() }
     }
 
+    /// What it needs is not there (exit code 1).
+    pub fn absent(message: impl Into<String>) -> Self {
+        Failure { kind: FailureKind::Absent, message: message.into() }
+    }
+
     /// Something given was malformed (exit code 2).
     pub fn usage(message: impl Into<String>) -> Self {
         Failure { kind: FailureKind::Usage, message: message.into() }
@@ -38,7 +47,7 @@ impl Failure {
     /// The process exit code.
     pub fn exit_code(&self) -> u8 {
         match self.kind {
-            FailureKind::Failed => 1,
+            FailureKind::Failed | FailureKind::Absent | FailureKind::Busy => 1,
             FailureKind::Usage => 2,
         }
     }

@@ -13,8 +13,8 @@ use thinwire_volume::ErrorKind;
 use crate::config::TargetSettings;
 use crate::control::{
     BatchStatus, CacheStatus, ExportStatus, IntegrityStatus, KeyStatus, LeafStatus, LinkStatus,
-    OfferStatus, PathStatus, SessionKeyStatus, SessionStatus, State, TargetCounters, TargetState,
-    TargetStatus, WriterStatus,
+    MirrorStatus, OfferStatus, PathStatus, SessionKeyStatus, SessionStatus, State, TargetCounters,
+    TargetState, TargetStatus, WriterStatus,
 };
 use crate::open::VolumeHealth;
 
@@ -314,6 +314,7 @@ fn export_status(
         losses: export.losses,
         fault: export.has_shrunk.then(|| SHRUNK.to_owned()),
         copied_bytes: export.copied_bytes,
+        mirrors: MirrorStatus::of(&export.mirrors),
         cache: export.cache.map(|cache| {
             let CacheReport { bytes, used, hits, misses, ahead } = cache;
             CacheStatus { bytes, used, hits, misses, ahead }
@@ -406,6 +407,7 @@ mod tests {
             has_shrunk: false,
             copied_bytes: 0,
             cache: None,
+            mirrors: Vec::new(),
             outstanding: 0,
             branch_of: None,
         }

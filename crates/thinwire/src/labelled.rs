@@ -13,7 +13,7 @@ use thinwire_modules::mirror::OpeningWish;
 use thinwire_modules::{Child, Module, ModuleError, Options};
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::stores::NullStore;
-use thinwire_volume::{Token, Volume};
+use thinwire_volume::{ErrorKind, Io, Op, Token, Volume};
 
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
@@ -53,10 +53,10 @@ pub fn open_whole(
     let is_written =
         !by.read_only && children.iter().all(|child| !child.geometry().features.read_only);
     check_leaves(specs, is_written)?;
-    let (mut readers, mut seen) = read_all(host, &mut children, 0, by)?;
+    let (mut readers, mut seen) = read_all(host, &mut children, 0, by, None)?;
     if !is_written && matches!(assemble(&seen), Err(AssemblyError::Stale { .. })) {
         // Somebody else opens it for writing, perhaps: some labels were read before that, and some behind.
-        (readers, seen) = read_all(host, &mut children, 0, by)?;
+        (readers, seen) = read_all(host, &mut children, 0, by, None)?;
     }
     for (place, part) in seen.iter().enumerate() {
         let Ok(Finding::Label(found)) = &part.found else { continue };
@@ -177,13 +177,16 @@ pub fn bytes_of(
     Ok(opened.geometry().bytes)
 }
 
-/// The labels of all, what they say, and what they are. From then on the token of their I/Os is `token`.
+/// The labels of all, what they say, and what they are. From then on the token of their I/Os is `token`. With `patience`, those
+/// that have not answered for so long cannot be read, and their volumes have something outstanding.
 pub fn read_all(
     host: &Host,
     children: &mut [Box<dyn Volume>],
     token: Token,
     by: &Opening<'_>,
+    patience: Option<Duration>,
 ) -> Outcome<(Vec<Labels>, Vec<SeenPart>)> {
+    let until = patience.map(|patience| Instant::now() + patience);
     let pool = host.pool();
     let mut found: Vec<_> = children.iter().map(|_| None).collect();
     let mut readers = Vec::new();
@@ -193,7 +196,15 @@ pub fn read_all(
         readers.push(labels);
     }
     while found.iter().any(Option::is_none) {
-        wait(host, children, by, "read")?;
+        let end = until.or(by.until);
+        let waited = wait(host, children, (by, end), "read");
+        if until.is_some_and(|until| until <= Instant::now()) {
+            let error = Io::new(token, Op::Read, 0, 0).error(ErrorKind::Away, "label");
+            let late = found.iter_mut().filter(|found| found.is_none());
+            late.for_each(|found| *found = Some(Err(LabelError::Unread(error))));
+            break;
+        }
+        waited?;
         for ((child, labels), found) in children.iter_mut().zip(&mut readers).zip(&mut found) {
             // Also where they were read already: such a volume may be at work for itself.
             if let Some(LabelOutcome::Read(read)) = labels.turn(&mut **child) {
@@ -226,14 +237,19 @@ fn draw_opening(
             Some(Err(OpeningError { part, error })) => {
                 return Err(Failure::failed(format!("{} {error}", specs[part])));
             }
-            None => wait(host, children, by, "written")?,
+            None => wait(host, children, (by, by.until), "written")?,
         }
     }
 }
 
 /// A little, for disks and targets to answer. Those of `children` that are timed are told the time.
-fn wait(host: &Host, children: &mut [Box<dyn Volume>], by: &Opening<'_>, to_be: &str) -> Outcome {
-    if by.until.is_some_and(|end| Instant::now() >= end) {
+fn wait(
+    host: &Host,
+    children: &mut [Box<dyn Volume>],
+    (by, until): (&Opening<'_>, Option<Instant>),
+    to_be: &str,
+) -> Outcome {
+    if until.is_some_and(|end| Instant::now() >= end) {
         return Err(Failure::failed(format!(
             "the labels of its parts could not be {to_be} in time"
         )));

@@ -7,9 +7,9 @@ use thinwire_link::fault::FaultConfig;
 use thinwire_link::handoff::Pipeline;
 use thinwire_link::pcap::{PcapFile, SharedPcap, wall_clock};
 use thinwire_link::udp::PORT_DEFAULT;
-use thinwire_link::{Link, LinkOptions, LinkSpec, ShardSteering, SteeringFilter};
+use thinwire_link::{Link, LinkOpenError, LinkOptions, LinkSpec, ShardSteering, SteeringFilter};
 
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, FailureKind, Outcome};
 
 /// Overhead of UDP and IP in a packet, which an MTU counts and a frame does not.
 const UDP_V4_BYTES: usize = 28;
@@ -74,9 +74,15 @@ fn open(
         let fault = fault
             .map(|f| FaultConfig { seed: f.seed.wrapping_add((links_before + at) as u64), ..*f });
         let options = LinkOptions { fault, pcap: capture.clone(), ..options.clone() };
-        let (link, advice) = spec
-            .open_advised(&options)
-            .map_err(|e| Failure::failed(format!("cannot open link {text}: {e}")))?;
+        let (link, advice) = spec.open_advised(&options).map_err(|e| {
+            let kind = match e {
+                LinkOpenError::NoSuchInterface { .. } | LinkOpenError::InterfaceDown { .. } => {
+                    FailureKind::Absent
+                }
+                _ => FailureKind::Failed,
+            };
+            Failure { kind, message: format!("cannot open link {text}: {e}") }
+        })?;
         if let Some(advice) = advice {
             tracing::info!("link {text}: {advice}");
         }
@@ -119,7 +125,7 @@ pub fn udp_toward(to: std::net::SocketAddr) -> Outcome<LinkSpec> {
     });
     match local {
         Ok(local) => Ok(LinkSpec::Udp { ip: local.ip(), scope: scope_of(local), port: None }),
-        Err(e) => Err(Failure::failed(format!(
+        Err(e) => Err(Failure::absent(format!(
             "there is no way to {to}: {e}; name a local address with ?link=udp:ADDRESS"
         ))),
     }

@@ -15,7 +15,7 @@ use thinwire_volume::{
     Completion, Geometry, Identity, Io, MirrorReport, Op, Owing, Volume, VolumeEvent,
 };
 
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::export::BLOCK_BYTES_DEFAULT;
 use crate::grant::LocalGrant;
 use crate::host::Host;
@@ -105,7 +105,7 @@ impl LocalLeaf {
                 };
                 let mut notify = |note: &str| tracing::info!("{note}");
                 let opened = disk::open_store(path, &disk_options, &pool, &mut notify)
-                    .map_err(|e| Failure::failed(unopened(&e, options.read_only)))?;
+                    .map_err(|e| unopened(&e, options.read_only))?;
                 direct = Some(opened.direct);
                 (opened.volume, Some(opened.fd))
             }
@@ -260,14 +260,20 @@ impl LocalLeaf {
 }
 
 /// Why a path could not be opened. Nobody makes an image in order to read it.
-fn unopened(error: &disk::DiskOpenError, read_only: bool) -> String {
-    match error {
+fn unopened(error: &disk::DiskOpenError, read_only: bool) -> Failure {
+    let message = match error {
         disk::DiskOpenError::Missing { path } if read_only => {
             format!("{}: no such file or device", path.display())
         }
         disk::DiskOpenError::Empty { path } if read_only => format!("{}: is empty", path.display()),
         error => error.to_string(),
-    }
+    };
+    let kind = match error {
+        error if error.is_absent() => FailureKind::Absent,
+        disk::DiskOpenError::Busy { .. } => FailureKind::Busy,
+        _ => FailureKind::Failed,
+    };
+    Failure { kind, message }
 }
 
 /// The content is new each time, and so is its name.

@@ -12,14 +12,14 @@ use thinwire_modules::mirror::{
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::Volume;
 
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::host::Host;
 use crate::labelled::{Opening, check_leaves, read_all};
 use crate::opened::LegReturn;
 use crate::uri::VolumeSpec;
 
 /// A leg that has not answered for so long is dropped while another is in sync.
-const LEG_TIMEOUT: Duration = Duration::from_secs(5);
+pub const LEG_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Random numbers of this machine.
 pub struct Entropy;
@@ -57,13 +57,15 @@ pub fn open_mirror(
                 volumes.push(volume);
                 of_place.push(place);
             }
-            Err(failure) => absent.push(failure.message),
+            Err(failure) if failure.kind == FailureKind::Absent => absent.push(failure.message),
+            // It is there, and others may be using it: who goes on without it makes a second truth.
+            Err(failure) => return Err(failure.context(&specs[place])),
         }
     }
     if volumes.is_empty() {
-        return Err(Failure::failed(format!("none of its legs is there: {}", absent.join("; "))));
+        return Err(Failure::absent(format!("none of its legs is there: {}", absent.join("; "))));
     }
-    let (readers, found) = read_all(host, &mut volumes, LEG_LABEL_TOKEN, by)?;
+    let (readers, found) = read_all(host, &mut volumes, LEG_LABEL_TOKEN, by, Some(LEG_TIMEOUT))?;
     let mut seen: Vec<Option<SeenPart>> = vec![None; specs.len()];
     for (&place, part) in of_place.iter().zip(found) {
         seen[place] = Some(part);
@@ -91,7 +93,14 @@ pub fn open_mirror(
         read_only: by.read_only,
         opened_at: seconds_now(),
         leg_timeout: LEG_TIMEOUT,
-        keeper: back.map(|back| back.open(&whole.places)),
+        keeper: back.map(|back| {
+            let is_used = |leg: &usize| {
+                plan.current >> leg & 1 == 1 || plan.resync.iter().any(|(copied, _)| copied == leg)
+            };
+            let places = whole.places.iter().enumerate();
+            let places = places.map(|(leg, place)| place.filter(|_| is_used(&leg)));
+            back.open(&places.collect::<Vec<_>>())
+        }),
     };
     let mirror = Mirror::open(legs.collect(), config).map_err(|error| match error {
         MirrorError::Refused(refusal) => refused(&refusal, &whole, specs, &missing),
@@ -136,7 +145,10 @@ fn check_description(
     }
     let is_elsewhere = |(leg, place): (usize, &Option<usize>)| place.is_some_and(|at| at != leg);
     if in_order && whole.places.iter().enumerate().any(is_elsewhere) {
-        let legs: Vec<_> = (0..specs.len()).map(|leg| called(whole, leg, specs)).collect();
+        // Those that are in no place keep the order in which they are described.
+        let mut others = (0..specs.len()).filter(|place| !whole.places.contains(&Some(*place)));
+        let places = whole.places.iter().filter_map(|place| place.or_else(|| others.next()));
+        let legs: Vec<_> = places.map(|place| specs[place].to_string()).collect();
         return Err(Failure::failed(format!(
             "who is served remembers its legs by their order, and that is another than in their labels: describe it as children = \
              [{}]",
@@ -179,7 +191,8 @@ pub fn refused(
     text += ")";
     match refusal {
         OpeningRefusal::Missing { .. } => {
-            text += ": `thinwire volume resync --degraded` goes on without them"
+            text += ": `thinwire volume resync --degraded` goes on without them";
+            return Failure::absent(text);
         }
         OpeningRefusal::SplitBrain { .. }
         | OpeningRefusal::NoneInSync

@@ -32,7 +32,7 @@ pub trait NetworkLeaf {
     fn look_open(&self, options: &VolumeOptions) -> Outcome<bool>;
 
     /// Why nobody may have granted it for so many seconds, and what to do.
-    fn silence(&self, seconds: u64) -> String;
+    fn silence(&self, seconds: u64) -> Failure;
 
     /// It has been granted, be it that not all of it is there yet.
     fn is_granted(&self) -> bool;
@@ -99,14 +99,14 @@ impl Interrupt<'_> {
 }
 
 /// Drives the attach of a leaf to its end, good or bad; others on the host go on meanwhile. `each_turn` is called after each
-/// turn.
+/// turn. `patience` is how long it may take.
 ///
 /// # Errors
 /// It was refused, nobody answered in time, or it was interrupted.
 pub(crate) fn wait_open(
     host: &Host,
     leaf: &dyn NetworkLeaf,
-    options: &VolumeOptions,
+    (options, patience): (&VolumeOptions, Option<Duration>),
     interrupt: &Interrupt<'_>,
     each_turn: &mut dyn FnMut(),
 ) -> Outcome {
@@ -123,11 +123,12 @@ pub(crate) fn wait_open(
         if interrupt.has_come() {
             return Err(Failure::failed(format!("attaching {uri} was interrupted")));
         }
-        let left = options.patience.map(|patience| patience.saturating_sub(begun.elapsed()));
+        let left = patience.map(|patience| patience.saturating_sub(begun.elapsed()));
         if left.is_some_and(|left| left.is_zero()) {
             let more = if options.flags.waits { "; --wait waits for longer" } else { "" };
-            let why = leaf.silence(begun.elapsed().as_secs());
-            return Err(Failure::failed(format!("cannot attach {uri}: {why}{more}")));
+            let mut silence = leaf.silence(begun.elapsed().as_secs());
+            silence.message += more;
+            return Err(silence.context(format_args!("cannot attach {uri}")));
         }
         let nap = left.map_or(NAP, |left| left.min(NAP));
         host.turn(Wait::Until(Instant::now() + nap))?;

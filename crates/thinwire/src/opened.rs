@@ -28,6 +28,7 @@ use crate::attachment::shown::Shown;
 use crate::error::{Failure, Outcome};
 use crate::health;
 use crate::host::Host;
+use crate::mirrored::LEG_TIMEOUT;
 use crate::network::{NetworkLeaf, is_readable};
 use crate::open::{Ending, OnRecord, OpenVolume, Unheard, VolumeHealth, VolumeOptions, Wait};
 use crate::signals::Signals;
@@ -37,7 +38,7 @@ pub use self::returning::LegReturn;
 pub use self::tree::Tree;
 
 /// So long a volume may take to bring in order what it keeps for itself; without it, it opens as after a crash.
-const WIND_UP_PATIENCE: Duration = Duration::from_secs(5);
+const WIND_UP_PATIENCE: Duration = LEG_TIMEOUT.saturating_add(Duration::from_secs(5));
 /// How often is looked whether it is, where nobody tells.
 const WIND_UP_GLANCE: Duration = Duration::from_millis(5);
 
@@ -166,6 +167,9 @@ impl<V> Opened<V> {
             self.tell_time();
             self.top().poll(&mut done);
         }
+        if !self.top().is_wound_up() {
+            tracing::warn!("its mirrors have not ended in order: they resync when they are opened");
+        }
         Ok(())
     }
 }
@@ -219,7 +223,11 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
 
     /// That of the leaf which is worst off, with the paths of all.
     fn health(&self) -> VolumeHealth {
-        let mut all = health::together(self.below.leaves.iter().map(Leaf::health));
+        // Whoever uses a mirror does not wait for a leg that it has dropped.
+        let is_used = |leaf: &usize| !self.below.returning.is_coming(*leaf);
+        let leaves = self.below.leaves.iter().enumerate();
+        let used = leaves.filter(|(at, _)| is_used(at)).map(|(_, leaf)| leaf.health());
+        let mut all = health::together(used);
         let statuses: Vec<_> = self.below.remotes().flat_map(NetworkLeaf::status).collect();
         if self.below.leaves.len() > 1 || statuses.len() > 1 {
             all.leaves = statuses;
@@ -256,14 +264,16 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
     }
 
     fn close(&mut self, ending: Ending) -> Outcome<Unheard> {
+        let mut wound = Ok(());
         if matches!(ending, Ending::Orderly) && self.below.is_timed && self.volume.is_some() {
-            self.wind_up()?;
+            wound = self.wind_up();
         }
         // Whoever watched does not listen any more.
         self.below.host.shard_mut().unwatch_all();
         let Below { host, leaves, returning, hurry, .. } = &mut self.below;
         let unheard = std::mem::replace(returning, Returning::none(host)).into_unheard();
-        end(host, leaves, ending, hurry.as_deref()).map(|others| others.and(unheard))
+        let ended = end(host, leaves, ending, hurry.as_deref());
+        wound.and(ended).map(|others| others.and(unheard))
     }
 }
 

@@ -19,7 +19,7 @@ use thinwire_wire::Status;
 
 use self::members::{JOIN_PATIENCE, Members};
 use crate::control::LeafStatus;
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::health;
 use crate::host::{Host, link_failed};
 use crate::identity::{self, InitiatorId};
@@ -75,9 +75,9 @@ fn resolve(spec: &RemoteSpec) -> Outcome<(TargetName, Vec<LinkSpec>)> {
             });
             let to = (host.as_str(), *port)
                 .to_socket_addrs()
-                .map_err(|e| Failure::failed(format!("cannot resolve {host}: {e}")))?
+                .map_err(|e| Failure::absent(format!("cannot resolve {host}: {e}")))?
                 .find(|to: &SocketAddr| wanted.is_none_or(|v4| to.is_ipv4() == v4))
-                .ok_or_else(|| Failure::failed(format!("{host} has no usable address")))?;
+                .ok_or_else(|| Failure::absent(format!("{host} has no usable address")))?;
             if links.is_empty() {
                 links.push(udp_toward(to)?);
             }
@@ -90,10 +90,14 @@ fn resolve(spec: &RemoteSpec) -> Outcome<(TargetName, Vec<LinkSpec>)> {
 fn refused(spec: &RemoteSpec, options: &VolumeOptions, error: &AttachError) -> Failure {
     let own = spec.key.clone();
     let key = own.or_else(|| Some(options.security.key.as_ref()?.path.display().to_string()));
-    Failure::failed(format!(
-        "cannot attach {spec}: {error}{}",
-        remedy(options, key.as_deref(), error)
-    ))
+    let message =
+        format!("cannot attach {spec}: {error}{}", remedy(options, key.as_deref(), error));
+    let kind = match error {
+        AttachError::Refused { status: Status::NotFound, .. } => FailureKind::Absent,
+        AttachError::Refused { status: Status::Busy, .. } => FailureKind::Busy,
+        _ => FailureKind::Failed,
+    };
+    Failure { kind, message }
 }
 
 /// What the user who has shown this key can do about a refusal, in flags that the command has.
@@ -262,17 +266,17 @@ impl NetworkLeaf for RemoteLeaf {
         Ok(false)
     }
 
-    fn silence(&self, seconds: u64) -> String {
+    fn silence(&self, seconds: u64) -> Failure {
         match self.members.hint() {
-            Some(hint) => format!(
+            Some(hint) => Failure::failed(format!(
                 "no target that has the key answered within {seconds} s. One there that did not show it says: {hint}"
-            ),
+            )),
             None => {
                 let link = self.spec.links.first().map_or("LINK".to_owned(), LinkSpec::to_string);
-                format!(
+                Failure::absent(format!(
                     "no target answered within {seconds} s. Is the target running, is the link the one that leads to \
                      it, and does a firewall let it through? `thinwire discover --link {link}` shows who answers"
-                )
+                ))
             }
         }
     }

@@ -9,9 +9,9 @@ use thinwire::cli::{Cli, Command};
 use thinwire::config::TargetSettings;
 use thinwire::control::{
     AttachmentStatus, BatchStatus, CacheStatus, ControlCounters, ExportStatus, IntegrityStatus,
-    KeyStatus, LeafStatus, LimitStatus, LinkStatus, MeasureStatus, OfferStatus, PathStatus,
-    PrivilegesStatus, SessionKeyStatus, SessionStatus, State, TargetCounters, TargetState,
-    WriterStatus,
+    KeyStatus, LeafStatus, LimitStatus, LinkStatus, MeasureStatus, MirrorLegStatus, MirrorStatus,
+    OfferStatus, PathStatus, PrivilegesStatus, SessionKeyStatus, SessionStatus, State,
+    TargetCounters, TargetState, WriterStatus,
 };
 use thinwire::rundir::SCHEMA;
 use thinwire_target::Limit;
@@ -242,6 +242,7 @@ fn the_json_of_status_is_what_its_document_says() {
         pid: 0,
         batch: None,
         integrity: None,
+        mirrors: Vec::new(),
         spin: None,
         control: None,
         detail: None,
@@ -269,6 +270,7 @@ fn the_json_of_status_is_what_its_document_says() {
         fault: None,
         copied_bytes: 0,
         cache: None,
+        mirrors: Vec::new(),
         leaves: Vec::new(),
     };
     let cache = CacheStatus { bytes: 0, used: 0, hits: 0, misses: 0, ahead: 0 };
@@ -304,11 +306,14 @@ fn the_json_of_status_is_what_its_document_says() {
     let (name, id, suite) = (String::new(), String::new(), String::new());
     let session_key = SessionKeyStatus { name, id, suite, rekeys: 0 };
     let target = thinwire::health::empty_status("node", TargetState::Serving, true, 1);
-    let all: [(&str, Vec<String>); 19] = [
+    let mirror_leg = MirrorLegStatus { standing: String::new(), lacks: 0 };
+    let all: [(&str, Vec<String>); 21] = [
         ("### An attachment", keys(&attachment)),
         ("### A path", keys(&path)),
         ("### A leaf", keys(&leaf)),
         ("### The integrity", keys(&IntegrityStatus::default())),
+        ("### A mirror", keys(&MirrorStatus { legs: Vec::new() })),
+        ("### A leg", keys(&mirror_leg)),
         ("### The batching", keys(&batch)),
         ("### A target", keys(&target)),
         ("### The privileges", keys(&privileges)),

@@ -294,6 +294,13 @@ pub trait Volume {
         let _ = found;
     }
 
+    /// The same, as a list.
+    fn all_mirrors(&self) -> Vec<MirrorReport> {
+        let mut found = Vec::new();
+        self.mirrors(&mut found);
+        found
+    }
+
     /// It waits for other things than its I/Os, and so has to be told what time it is. Never changes.
     fn is_timed(&self) -> bool {
         false

@@ -146,3 +146,17 @@ pub enum DiskOpenError {
         source: io::Error,
     },
 }
+
+impl DiskOpenError {
+    /// There is no such disk, or none behind its name any more.
+    pub fn is_absent(&self) -> bool {
+        match self {
+            DiskOpenError::Missing { .. } => true,
+            DiskOpenError::Os { source, .. } => matches!(
+                source.raw_os_error(),
+                Some(libc::ENXIO | libc::ENODEV | libc::EIO | libc::ENOMEDIUM)
+            ),
+            _ => false,
+        }
+    }
+}

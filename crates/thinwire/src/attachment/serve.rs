@@ -20,7 +20,7 @@ use thinwire_volume::{ErrorKind, IoError, Op};
 use super::Reporter;
 use super::shown::Shown;
 use crate::control::{
-    AttachmentStatus, ControlServer, Controlled, DetachProgress, Response, State,
+    AttachmentStatus, ControlServer, Controlled, DetachProgress, MirrorStatus, Response, State,
 };
 use crate::error::{Failure, Outcome};
 use crate::open::{Ending, OpenVolume, Unheard, Wait};
@@ -467,6 +467,7 @@ impl Controlled for View<'_> {
             pid: record.pid,
             batch: health.batch,
             integrity: health.integrity,
+            mirrors: MirrorStatus::of(&self.shown.look(FacePart::mirrors)),
             spin: Some(self.spin.to_string()),
             control: None,
             detail: health.detail,

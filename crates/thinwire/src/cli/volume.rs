@@ -110,6 +110,9 @@ and copies it to all others. Interrupted, it goes on from there when the mirror 
         /// Take this leg, counted from 0 in the order of their labels, for the truth
         #[arg(long, value_name = "LEG")]
         from: Option<usize>,
+        /// Take legs away from the writer that holds them or is on record, fencing that one for good
+        #[arg(long)]
+        take_over: bool,
         #[command(flatten)]
         #[allow(missing_docs)]
         common: VolumeCommon,

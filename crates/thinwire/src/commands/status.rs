@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::attachment::unix_ms;
 use crate::cli::StatusArgs;
 use crate::control::{
-    AttachmentStatus, ControlClient, ControlError, PathStatus, State, TargetStatus,
+    AttachmentStatus, ControlClient, ControlError, MirrorStatus, PathStatus, State, TargetStatus,
 };
 use crate::error::{Failure, Outcome};
 use crate::leftover;
@@ -162,6 +162,7 @@ fn of_record(record: Record, state: State, detail: Option<String>) -> Attachment
         pid: record.pid,
         batch: None,
         integrity: None,
+        mirrors: Vec::new(),
         spin: None,
         control: None,
         detail,
@@ -199,6 +200,7 @@ fn text(attachments: &[AttachmentStatus]) -> String {
         if a.spin.as_deref() == Some(ALWAYS) {
             lines.push("never sleeps (--spin always): it takes a whole processor".to_owned());
         }
+        lines.extend(a.mirrors.iter().map(MirrorStatus::describe));
         lines.extend(a.integrity.map(|integrity| integrity.describe()));
         lines.extend(a.control.and_then(|control| control.describe()));
         // That of the whole is that of the leaf which is worst off.

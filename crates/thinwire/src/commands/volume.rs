@@ -32,8 +32,8 @@ pub fn run(args: &VolumeArgs) -> Outcome {
         VolumeAction::Create { volume, force, take_over, common } => {
             create::create(volume, *force, *take_over, common)
         }
-        VolumeAction::Resync { volume, degraded, from, common } => {
-            resync::resync(volume, *degraded, *from, common)
+        VolumeAction::Resync { volume, degraded, from, take_over, common } => {
+            resync::resync(volume, *degraded, *from, *take_over, common)
         }
         VolumeAction::Check { parts, common } => check::check(parts, common),
         VolumeAction::Dump { parts, common } => look::dump(parts, common),

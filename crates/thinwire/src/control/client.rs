@@ -158,6 +158,7 @@ mod tests {
                 pid: 7,
                 batch: None,
                 integrity: None,
+                mirrors: Vec::new(),
                 spin: None,
                 control: None,
                 detail: self.detail.clone(),

@@ -13,10 +13,12 @@
 //! `{"answer":"forbidden","why":...}`. All of that is counted: [`ControlCounters`].
 
 mod client;
+mod mirror;
 mod server;
 mod target;
 
 pub use client::{ControlClient, ControlError};
+pub use mirror::{MirrorLegStatus, MirrorStatus};
 pub use server::{ControlServer, Controlled, DetachProgress};
 pub use target::{
     CacheStatus, ExportStatus, KeyStatus, LeafStatus, LimitStatus, LinkStatus, MeasureStatus,
@@ -179,6 +181,9 @@ pub struct AttachmentStatus {
     /// earlier version.
     #[serde(default)]
     pub integrity: Option<IntegrityStatus>,
+    /// How the mirrors in it stand; empty if there is none, and from a process of an earlier version.
+    #[serde(default)]
+    pub mirrors: Vec<MirrorStatus>,
     /// Its `--spin`: `off`, `on` or `always`; null if it does not tell, and from a process of an earlier
     /// version.
     #[serde(default)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchStatus, ControlCounters, IntegrityStatus, PathStatus, State};
+use super::{BatchStatus, ControlCounters, IntegrityStatus, MirrorStatus, PathStatus, State};
 
 /// A target and all its shards. A process that is starting, ending or silent tells less: no exports, no
 /// sessions, no counts.
@@ -218,6 +218,9 @@ pub struct ExportStatus {
     /// What it keeps in memory of what was read; null without a cache, and from a process of an earlier version.
     #[serde(default)]
     pub cache: Option<CacheStatus>,
+    /// How the mirrors in it stand; empty if there is none, and from a process of an earlier version.
+    #[serde(default)]
+    pub mirrors: Vec<MirrorStatus>,
     /// The exports of other targets that it stands on.
     pub leaves: Vec<LeafStatus>,
 }

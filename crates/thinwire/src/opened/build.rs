@@ -31,7 +31,7 @@ impl Build<'_> {
             let leaf = &self.leaves[self.taken];
             self.taken += 1;
             return match leaf {
-                Leaf::Absent(why) => Err(Failure::failed(why.clone())),
+                Leaf::Absent(failure) => Err(failure.clone()),
                 Leaf::Local(leaf) => Ok(Root::Other(Box::new(leaf.volume()))),
                 Leaf::Remote(leaf) => of_network(&**leaf, self.ports),
             };

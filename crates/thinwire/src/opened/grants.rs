@@ -45,6 +45,13 @@ impl Grants {
         }
     }
 
+    /// It is not there after all: what was granted is nobody's.
+    pub fn let_go(&mut self, leaf: usize) {
+        if let Some(unused) = self.unused.get_mut(leaf) {
+            *unused = None;
+        }
+    }
+
     /// All are there.
     pub fn keep(&self, leaves: &[Leaf]) {
         for (leaf, unused) in leaves.iter().zip(&self.unused) {

@@ -14,7 +14,7 @@ use thinwire_volume::{Identity, Volume};
 
 use super::tree::{Leaf, Root};
 use crate::cli::WireArgs;
-use crate::error::Outcome;
+use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::keys::Security;
 use crate::open::VolumeOptions;
@@ -32,6 +32,8 @@ struct Passage {
     /// By the place in which the mirror's description names it, and by leg: which one brings it. None for what is not brought back.
     by_place: Vec<Option<usize>>,
     by_leg: Vec<Option<usize>>,
+    /// What was attached and was no leg, as far as was seen then.
+    unused: Vec<usize>,
     /// What the mirror has given up.
     given: Vec<(usize, Box<dyn Volume>)>,
     /// What is brought, and as which leg; the one that is being taken.
@@ -53,6 +55,9 @@ impl LegReturn {
         passage.is_open = true;
         passage.by_leg =
             places.iter().map(|place| place.and_then(|place| passage.by_place[place])).collect();
+        let by_place = passage.by_place.iter().flatten();
+        let unused = by_place.filter(|number| !passage.by_leg.contains(&Some(**number)));
+        passage.unused = unused.copied().collect();
         drop(passage);
         Box::new(self)
     }
@@ -196,6 +201,12 @@ impl Returning {
         self.comers.is_empty()
     }
 
+    /// The leaf is not in its mirror now.
+    pub fn is_coming(&self, leaf: usize) -> bool {
+        let comer = self.comers.iter().find(|comer| comer.leaf == leaf);
+        comer.is_some_and(|comer| !matches!(comer.way, Way::Used))
+    }
+
     /// Goes on with all of them, after each turn of the host.
     #[inline]
     pub fn tend(&mut self, leaves: &mut [Leaf]) -> Returned {
@@ -227,6 +238,13 @@ impl Returning {
     fn hear(&mut self, number: usize, leaves: &mut [Leaf]) {
         let comer = &mut self.comers[number];
         let mut passage = comer.passage.borrow_mut();
+        if let Some(at) = passage.unused.iter().position(|unused| *unused == number) {
+            passage.unused.swap_remove(at);
+            if let Leaf::Remote(leaf) = &mut leaves[comer.leaf] {
+                leaf.begin_close(leaf.is_away());
+                comer.way = Way::Ending(Some(Instant::now()));
+            }
+        }
         if let Some(at) = passage.given.iter().position(|(given, _)| *given == number) {
             let (_, volume) = passage.given.swap_remove(at);
             // With its port goes what was outstanding.
@@ -272,7 +290,7 @@ impl Returning {
                     tended.has_changed = true;
                 }
                 // Who it is comes free with it.
-                *place = Leaf::Absent("it was dropped".into());
+                *place = Leaf::Absent(Failure::absent("it was dropped"));
                 comer.way = then.map_or(Way::Out, Way::Waiting);
                 true
             }
@@ -317,9 +335,13 @@ impl Returning {
                             comer.passage.borrow_mut().back.push((number, leg, back));
                             true
                         }
-                        Err(why) => {
+                        Err((why, may_change)) => {
                             drop(volume);
-                            self.try_later(number, leaves, &why)
+                            self.try_later(number, leaves, &why);
+                            if !may_change {
+                                self.comers[number].way = Way::Ending(None);
+                            }
+                            true
                         }
                     }
                 }
@@ -379,12 +401,14 @@ impl Comer {
     }
 }
 
-/// What its labels say, if it holds what they were written on (rule 16).
-fn label_of(read: Result<Finding, LabelError>, content: Identity) -> Result<Label, String> {
+/// What its labels say, if it holds what they were written on (rule 16); or why it is no leg, and whether that may change.
+fn label_of(read: Result<Finding, LabelError>, content: Identity) -> Result<Label, (String, bool)> {
     match read {
         Ok(Finding::Label(found)) if found.label.content == content => Ok(found.label),
-        Ok(Finding::Label(_)) => Err("it holds another content than when it got its label".into()),
-        Ok(Finding::Blank) => Err("it has no label".into()),
-        Err(error) => Err(error.to_string()),
+        Ok(Finding::Label(_)) => {
+            Err(("it holds another content than when it got its label".into(), false))
+        }
+        Ok(Finding::Blank) => Err(("it has no label".into(), false)),
+        Err(error) => Err((error.to_string(), matches!(error, LabelError::Unread(_)))),
     }
 }

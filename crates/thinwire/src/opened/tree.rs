@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant, UnusedGrants};
 use thinwire_runtime::serve::{Awaited, OpenedLeaf, Tended};
@@ -16,12 +16,12 @@ use super::grants::Grants;
 use super::returning::Returning;
 use crate::aoe::AoeLeaf;
 use crate::ebd::EbdLeaf;
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::host::Host;
 use crate::labelled::Opening;
 use crate::local::LocalLeaf;
 use crate::network::{Interrupt, NetworkLeaf, wait_open};
-use crate::open::{Ending, Unheard, VolumeHealth, VolumeOptions};
+use crate::open::{ATTACH_PATIENCE, Ending, Unheard, VolumeHealth, VolumeOptions, Wait};
 use crate::remote::RemoteLeaf;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
@@ -29,13 +29,16 @@ use crate::uri::VolumeSpec;
 /// Leaves that are attached at the same time: each asks who is there, and every attachment on a link
 /// hears all answers.
 const AT_ONCE: usize = 32;
+/// Who waits for ever tries again after so long, and hears signals as often.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const NAP: Duration = Duration::from_millis(200);
 
 /// What is at the bottom of an open volume.
 pub(super) enum Leaf {
     Local(LocalLeaf),
     Remote(Box<dyn NetworkLeaf>),
-    /// It could not be opened, for this reason, and a mirror above it may go without.
-    Absent(String),
+    /// It is not there, for this reason, and a mirror above it may go without.
+    Absent(Failure),
 }
 
 impl Leaf {
@@ -86,8 +89,42 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Opens all, or none: what is remote is attached at the same time.
+    /// Opens all, or none: what is remote is attached at the same time. Who has all the time there is waits for what a mirror cannot
+    /// do without, too.
     pub fn open(
+        host: &Host,
+        spec: &VolumeSpec,
+        options: &VolumeOptions,
+        disk_options: DiskOptions,
+        signals: Option<&Signals>,
+    ) -> Outcome<Self> {
+        let mut told = String::new();
+        loop {
+            let failure = match Self::try_open(host, spec, options, disk_options.clone(), signals) {
+                Err(failure) => failure,
+                opened => return opened,
+            };
+            let may_change = matches!(failure.kind, FailureKind::Absent | FailureKind::Busy);
+            let may_lack = spec.leaves_that_may_lack().contains(&true);
+            if options.patience.is_some() || !may_change || !may_lack {
+                return Err(failure);
+            }
+            if failure.message != told {
+                tracing::warn!("waiting: {failure}");
+                told = failure.message;
+            }
+            let interrupt = Interrupt { signals, stop: disk_options.stop.as_deref() };
+            let until = Instant::now() + TRY_AGAIN_AFTER;
+            while Instant::now() < until {
+                host.turn(Wait::Until(until.min(Instant::now() + NAP)))?;
+                if interrupt.has_come() {
+                    return Err(Failure::failed(format!("opening {spec} was interrupted")));
+                }
+            }
+        }
+    }
+
+    fn try_open(
         host: &Host,
         spec: &VolumeSpec,
         options: &VolumeOptions,
@@ -133,7 +170,7 @@ impl Tree {
                 // back as they were.
                 let mut remotes = remotes(&mut leaves);
                 let hurry = options.hurry.as_deref();
-                let _ = end_remotes(host, &mut remotes, |leaf| !leaf.is_granted(), hurry);
+                let _ = end_remotes(host, &mut remotes, is_not_granted, hurry);
                 Err(failure)
             }
         }
@@ -150,28 +187,30 @@ impl Tree {
         let stop = disk_options.stop.clone();
         let (all, places) = (spec.leaves(), spec.leaf_places());
         let may_lack = spec.leaves_that_may_lack();
+        // Who waits for ever waits for what there has to be, and for nobody who writes there.
+        let patience = options.patience.or(Some(ATTACH_PATIENCE));
+        let lacking = VolumeOptions { patience, ..options.clone() };
+        let of = |at: usize| if may_lack[at] { &lacking } else { options };
         for specs in all.chunks(AT_ONCE) {
             let first = leaves.len();
             for spec in specs {
+                let at = leaves.len();
                 leaves.push(match spec {
-                    VolumeSpec::Remote(remote) => {
-                        Leaf::Remote(Box::new(RemoteLeaf::begin(host, remote, options)?))
-                    }
-                    VolumeSpec::Ebd(device) => {
-                        Leaf::Remote(Box::new(EbdLeaf::begin(host, device, options)?))
-                    }
-                    VolumeSpec::Aoe(device) => {
-                        Leaf::Remote(Box::new(AoeLeaf::begin(host, device, options)?))
-                    }
+                    network if network.is_network() => match begin(host, network, of(at)) {
+                        Err(e) if may_lack[at] && e.kind == FailureKind::Absent => Leaf::Absent(e),
+                        begun => Leaf::Remote(begun?),
+                    },
                     store => {
                         let disk_options = disk_options.clone();
                         let opened = LocalLeaf::open(host, store, options, disk_options, signals);
                         match opened {
                             Ok(leaf) => Leaf::Local(leaf),
-                            Err(e) if may_lack[leaves.len()] => Leaf::Absent(e.message),
+                            Err(e) if may_lack[at] && e.kind == FailureKind::Absent => {
+                                Leaf::Absent(e)
+                            }
                             // What is wrong with a name is put right where it stands.
                             Err(e) => {
-                                return Err(match places[leaves.len()] {
+                                return Err(match places[at] {
                                     Some(place) => e.context(place),
                                     None => e,
                                 });
@@ -185,11 +224,22 @@ impl Tree {
             for at in first..leaves.len() {
                 let Leaf::Remote(leaf) = &leaves[at] else { continue };
                 let mut note = || grants.note(leaves, &all);
-                match wait_open(host, &**leaf, options, &interrupt, &mut note) {
-                    Err(e) if may_lack[at] && !interrupt.has_come() => {
-                        let absent = std::mem::replace(&mut leaves[at], Leaf::Absent(e.message));
+                let how = (of(at), of(at).patience);
+                match wait_open(host, &**leaf, how, &interrupt, &mut note) {
+                    Err(e) if may_lack[at] && e.kind == FailureKind::Absent => {
+                        tracing::warn!("{}", e.message);
+                        let absent = std::mem::replace(&mut leaves[at], Leaf::Absent(e));
+                        grants.let_go(at);
                         let hurry = options.hurry.as_deref();
-                        let _ = end_remotes(host, &mut remotes(&mut [absent]), |_| true, hurry);
+                        let mut absent = [absent];
+                        let ended =
+                            end_remotes(host, &mut remotes(&mut absent), is_not_granted, hurry);
+                        if let Err(failure) = ended {
+                            tracing::info!("{failure}");
+                        }
+                        for leaf in remotes(&mut absent) {
+                            leaf.take_off();
+                        }
                     }
                     opened => opened?,
                 }
@@ -273,6 +323,20 @@ impl Tree {
         };
         (self.volume.boxed(), tend, end)
     }
+}
+
+/// Begins to attach.
+fn begin(host: &Host, spec: &VolumeSpec, options: &VolumeOptions) -> Outcome<Box<dyn NetworkLeaf>> {
+    Ok(match spec {
+        VolumeSpec::Remote(export) => Box::new(RemoteLeaf::begin(host, export, options)?),
+        VolumeSpec::Ebd(device) => Box::new(EbdLeaf::begin(host, device, options)?),
+        VolumeSpec::Aoe(device) => Box::new(AoeLeaf::begin(host, device, options)?),
+        other => unreachable!("{other} is not reached over links"),
+    })
+}
+
+fn is_not_granted(leaf: &dyn NetworkLeaf) -> bool {
+    !leaf.is_granted()
 }
 
 /// See [`Tree::into_parts`].

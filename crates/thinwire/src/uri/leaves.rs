@@ -109,13 +109,23 @@ impl VolumeSpec {
         children.iter().for_each(|child| child.gather_lacking(is_below, found));
     }
 
+    /// Collects the volumes in it whose modules keep something on their parts: mirrors.
+    pub fn keeping<'a>(&'a self, found: &mut Vec<&'a VolumeSpec>) {
+        if let VolumeSpec::Over { children, module, labels, .. } = self {
+            if *labels && module.keeps.is_some() {
+                found.push(self);
+            }
+            children.iter().for_each(|child| child.keeping(found));
+        }
+    }
+
     /// Something that is reached over links is part of it.
     pub fn has_remote(&self) -> bool {
         self.leaves().iter().any(|leaf| leaf.is_network())
     }
 
     /// It is reached over links.
-    fn is_network(&self) -> bool {
+    pub fn is_network(&self) -> bool {
         matches!(self, VolumeSpec::Remote(_) | VolumeSpec::Ebd(_) | VolumeSpec::Aoe(_))
     }
 

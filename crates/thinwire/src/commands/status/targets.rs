@@ -223,6 +223,9 @@ fn export_line(export: &ExportStatus) -> String {
             line += &format!(", answered {percent} % of {reads} reads");
         }
     }
+    for mirror in &export.mirrors {
+        line += &format!("; {}", mirror.describe());
+    }
     if export.losses > 0 {
         line += &format!("; unflushed writes may have been lost {} times", export.losses);
     }
@@ -296,6 +299,7 @@ mod tests {
             fault: None,
             copied_bytes: 0,
             cache: None,
+            mirrors: Vec::new(),
             leaves: Vec::new(),
         };
         let said = export_line(&export);
@@ -371,6 +375,7 @@ mod tests {
             fault: None,
             copied_bytes: 0,
             cache: None,
+            mirrors: Vec::new(),
             leaves: vec![LeafStatus {
                 uri: "tw://node2/b?link=eth1".into(),
                 member: None,

@@ -40,6 +40,8 @@ struct JsonCheckedWhole {
     can_be_used: bool,
     /// Why not, and what to do.
     why: Option<String>,
+    /// How its legs stand, if that is not well.
+    note: Option<String>,
     /// Those of its parts that were given.
     parts: Vec<String>,
 }
@@ -51,12 +53,16 @@ pub fn check(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
     let mut volumes = Vec::new();
     for (uuid, places) in wholes_of(&seen) {
         let of: Vec<_> = places.iter().filter_map(|&place| seen[place].clone().ok()).collect();
-        let made = whole_of(&of, &places, specs);
+        let (note, why) = match whole_of(&of, &places, specs) {
+            Ok(made) => (made.note, None),
+            Err(why) => (None, Some(why)),
+        };
         volumes.push(JsonCheckedWhole {
             name: places.iter().find_map(|&place| parts[place].name.clone()).unwrap_or_default(),
             uuid: hex(&uuid),
-            can_be_used: made.is_ok(),
-            why: made.err(),
+            can_be_used: why.is_none(),
+            why,
+            note,
             parts: places.iter().map(|&place| specs[place].to_string()).collect(),
         });
     }
@@ -143,9 +149,12 @@ fn part_line(part: &JsonChecked) -> String {
 }
 
 fn whole_line(whole: &JsonCheckedWhole) -> String {
-    let JsonCheckedWhole { name, why, parts, .. } = whole;
+    let JsonCheckedWhole { name, why, note, parts, .. } = whole;
     match why {
-        None => format!("{name:?} can be used: of {}", parts.join(", ")),
+        None => {
+            let note = note.as_ref().map_or(String::new(), |note| format!("; {note}"));
+            format!("{name:?} can be used: of {}{note}", parts.join(", "))
+        }
         Some(why) => format!("{name:?} cannot be used: {why}"),
     }
 }

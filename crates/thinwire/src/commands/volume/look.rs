@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use thinwire_modules::Options;
 use thinwire_modules::meta::{Assembly, AssemblyError, Finding, Label, SeenPart, assemble};
-use thinwire_modules::mirror::{OpeningWish, find_mirror};
+use thinwire_modules::mirror::{LegState, MirrorState, NO_GENERATION, OpeningWish, find_mirror};
 
 use super::{JsonWhole, hex, options_of, read_labels};
 use crate::cli::VolumeCommon;
@@ -87,6 +87,45 @@ struct JsonLabel {
     options: Vec<(&'static str, u64)>,
     features: [u64; 3],
     is_content: bool,
+    /// What it says of a mirror.
+    mirror: Option<JsonState>,
+}
+
+/// What the label of a leg says of its mirror.
+#[derive(Serialize)]
+struct JsonState {
+    /// Names what the data is.
+    generation: String,
+    /// When that was drawn, in seconds since 1970; 0 if unknown.
+    drawn_at: u64,
+    /// The one that is half drawn.
+    next: Option<String>,
+    incarnation: String,
+    /// The generations before, the newest first.
+    history: Vec<String>,
+    region_bytes: u64,
+    /// Of each leg: `in sync`, `resyncing`, `behind` or `failed`, and the generation at which it was left.
+    legs: Vec<(&'static str, Option<String>)>,
+}
+
+fn json_state(label: &Label) -> Option<JsonState> {
+    label.module.keeps.as_ref()?;
+    let state = MirrorState::decode(&label.state).ok()?;
+    let leg = |leg: &LegState| match leg {
+        LegState::InSync => ("in sync", None),
+        LegState::Resyncing { at } => ("resyncing", Some(hex(&at.last))),
+        LegState::Behind { at } => ("behind", Some(hex(&at.last))),
+        LegState::Failed { at } => ("failed", Some(hex(&at.last))),
+    };
+    Some(JsonState {
+        generation: hex(&state.generation),
+        drawn_at: state.drawn_at,
+        next: (state.next != NO_GENERATION).then(|| hex(&state.next)),
+        incarnation: hex(&state.incarnation),
+        history: state.history.iter().map(hex).collect(),
+        region_bytes: 1 << state.region_shift,
+        legs: state.legs.iter().map(leg).collect(),
+    })
 }
 
 fn json_label(label: &Label, seen: &SeenPart) -> JsonLabel {
@@ -108,6 +147,7 @@ fn json_label(label: &Label, seen: &SeenPart) -> JsonLabel {
         options: label.options.iter().collect(),
         features: [features.compatible, features.read_only_compatible, features.incompatible],
         is_content: label.content == seen.content,
+        mirror: json_state(label),
     }
 }
 
@@ -164,7 +204,7 @@ fn text_of(part: &JsonPart) -> String {
     if let Some(next) = &label.next_opening {
         let _ = write!(opening, "; {next} was cut off");
     }
-    for (what, value) in [
+    let mut rows = vec![
         ("whole", format!("{}, {} bytes", label.whole, label.whole_bytes)),
         (
             "kind",
@@ -173,9 +213,24 @@ fn text_of(part: &JsonPart) -> String {
         ("part", label.part.clone()),
         ("data", format!("{} bytes from {} on", label.data_bytes, label.data_start)),
         ("generation", label.generation.to_string()),
-        ("opening", opening),
-        ("parts", label.parts.join(" ")),
-    ] {
+    ];
+    match &label.mirror {
+        None => rows.push(("opening", opening)),
+        Some(state) => {
+            let next =
+                state.next.as_ref().map_or(String::new(), |next| format!("; {next} was cut off"));
+            rows.push(("data is", format!("{}{next}", state.generation)));
+            rows.push(("it was", state.history.join(" ")));
+            let leg = |(nth, (standing, at)): (usize, &(&str, Option<String>))| match at {
+                Some(at) => format!("leg {nth} {standing}, at {at}"),
+                None => format!("leg {nth} {standing}"),
+            };
+            let legs: Vec<_> = state.legs.iter().enumerate().map(leg).collect();
+            rows.push(("legs", legs.join("; ")));
+        }
+    }
+    rows.push(("parts", label.parts.join(" ")));
+    for (what, value) in rows {
         let _ = write!(text, "\n  {what:<12}{value}");
     }
     output::printable(&text)
@@ -228,7 +283,12 @@ pub fn assemble_all(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
     for (_, places) in wholes_of(&seen) {
         let parts: Vec<_> = places.iter().filter_map(|&place| seen[place].clone().ok()).collect();
         match whole_of(&parts, &places, specs) {
-            Ok(whole) => found.push(whole),
+            Ok(Made { json, missing, note, .. }) if !missing.is_empty() => refused.push(format!(
+                "{:?} can be used, but legs {missing} (counted from 0) are not among these, and it is described with all of them: {}",
+                json.name,
+                note.unwrap_or_default()
+            )),
+            Ok(made) => found.push((made.json, made.options)),
             Err(why) => refused.push(why),
         }
     }
@@ -248,12 +308,12 @@ pub fn assemble_all(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
     }
 }
 
-/// What these parts of one whole make, and what its module is told; or why they make nothing.
+/// What these parts of one whole make; or why they make nothing.
 pub(super) fn whole_of(
     parts: &[SeenPart],
     places: &[usize],
     specs: &[VolumeSpec],
-) -> Result<(JsonWhole, Options), String> {
+) -> Result<Made, String> {
     let describe = |e: AssemblyError| e.describe(&|place| specs[places[place]].to_string());
     let module = parts.iter().find_map(|part| match &part.found {
         Ok(Finding::Label(found)) => Some(found.label.module),
@@ -261,24 +321,21 @@ pub(super) fn whole_of(
     });
     let Some(module) = module.filter(|module| module.keeps.is_some()) else {
         let whole = assemble(parts).map_err(describe)?;
-        return Ok((json_whole(&whole, places, specs), whole.options));
+        let json = json_whole(&whole, places, specs);
+        return Ok(Made { json, options: whole.options, note: None, missing: String::new() });
     };
     let own: Vec<_> = places.iter().map(|&place| specs[place].clone()).collect();
     let seen: Vec<_> = parts.iter().cloned().map(Some).collect();
     let whole = find_mirror(&seen).map_err(describe)?;
-    whole
+    let plan = whole
         .plan(OpeningWish::default())
         .map_err(|refusal| refused(&refusal, &whole, &own, "").message)?;
-    let missing: Vec<_> =
-        (0..whole.places.len()).filter(|&leg| whole.places[leg].is_none()).collect();
-    if !missing.is_empty() {
-        let legs = missing.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-        return Err(format!(
-            "{:?} can be used, but legs {legs} (counted from 0) are not among these, and it is described with all of them: {}",
-            whole.name,
-            standings(&whole, &own)
-        ));
-    }
+    let is_whole = plan.current.count_ones() as usize == whole.places.len();
+    let note = (!is_whole).then(|| standings(&whole, &own));
+    let missing: Vec<_> = (0..whole.places.len())
+        .filter(|&leg| whole.places[leg].is_none())
+        .map(|leg| leg.to_string())
+        .collect();
     let json = JsonWhole {
         name: whole.name.clone(),
         uuid: hex(&whole.uuid),
@@ -286,7 +343,19 @@ pub(super) fn whole_of(
         bytes: whole.bytes,
         parts: whole.places.iter().flatten().map(|&place| own[place].to_string()).collect(),
     };
-    Ok((json, whole.options))
+    Ok(Made { json, options: whole.options, note, missing: missing.join(", ") })
+}
+
+/// What parts make.
+pub(super) struct Made {
+    /// Where they are, those that are there.
+    pub json: JsonWhole,
+    /// What their module is told.
+    pub options: Options,
+    /// What a user should know of a whole that can be used.
+    pub note: Option<String>,
+    /// Which parts are not there, counted from 0; empty if all are.
+    pub missing: String,
 }
 
 fn json_whole(whole: &Assembly, places: &[usize], specs: &[VolumeSpec]) -> JsonWhole {

@@ -47,18 +47,27 @@ pub fn resync(
     spec: &VolumeSpec,
     degraded: bool,
     from: Option<usize>,
+    take_over: bool,
     common: &VolumeCommon,
 ) -> Outcome {
     refuse_in_use(spec, "a resync")?;
+    if degraded || from.is_some() {
+        refuse_several(spec)?;
+    }
     let (signals, last_words) = catch_signals(2, &[spec])?;
     let mut options = options_of(common, &signals)?;
     options.wish = OpeningWish { degraded, from };
+    options.take_over = take_over;
     let mut open = open_volume(spec, &options, Some(&signals))
         .inspect_err(|failure| last_words.set(failure))?;
     match watch(&mut *open, &signals, common.json) {
-        Ok(mirrors) => {
+        Ok(Some(mirrors)) => {
+            let said = say(mirrors, common.json);
+            let_go(&mut *open, Ending::Orderly).and(said)
+        }
+        Ok(None) => {
             let_go(&mut *open, Ending::Orderly)?;
-            say(mirrors, common.json)
+            Err(Failure::failed("interrupted: it goes on from there when it is opened again"))
         }
         Err(failure) => {
             let_go_failed(&mut *open, true);
@@ -67,12 +76,25 @@ pub fn resync(
     }
 }
 
-/// Until nothing is copied any more.
+/// What is decided is decided of one mirror.
+fn refuse_several(spec: &VolumeSpec) -> Outcome {
+    let mut mirrors = Vec::new();
+    spec.keeping(&mut mirrors);
+    match &mirrors[..] {
+        [] | [_] => Ok(()),
+        all => Err(Failure::usage(format!(
+            "there are several mirrors in it: name the one that is meant, of {}",
+            all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+        ))),
+    }
+}
+
+/// Until nothing is copied any more; none if it was interrupted.
 fn watch(
     open: &mut dyn OpenVolume,
     signals: &Signals,
     is_json: bool,
-) -> Outcome<Vec<MirrorReport>> {
+) -> Outcome<Option<Vec<MirrorReport>>> {
     open.watch(signals.fd())?;
     let (mut said_at, mut done) = (Instant::now(), Vec::new());
     loop {
@@ -88,13 +110,11 @@ fn watch(
                 true => Err(Failure::failed(
                     "it has stopped: another has one of its legs, or none could go on; `thinwire volume check` says what is there",
                 )),
-                false => Ok(mirrors),
+                false => Ok(Some(mirrors)),
             };
         }
         if signals.take().is_some() {
-            return Err(Failure::failed(
-                "interrupted: it goes on from there when it is opened again",
-            ));
+            return Ok(None);
         }
         if said_at.elapsed() >= SAY_EVERY && !is_json {
             said_at = Instant::now();
