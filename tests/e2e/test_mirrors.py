@@ -330,3 +330,45 @@ def a_volume_of_several_mirrors(lab):
     refused(lab, "volume", "assemble", images[0], *run_dir, says=["can be used, but legs 1"])
     shown = thinwire(lab, "volume", "dump", images[0], *run_dir).stdout
     check("leg 0 in sync; leg 1 behind, at" in shown, shown)
+
+
+@test(seconds=90)
+def a_leg_is_replaced(lab):
+    """By another disk, under its own name or another's, smaller than it was; the old one is worth nothing from then on. What holds something, has no room, or may
+    have the newest data is refused, and nothing is changed."""
+    images, run_dir = [image(lab, "a.img", LEG_MIB), image(lab, "b.img", 2 * LEG_MIB)], ("--run-dir", lab.path("run"))
+    volume = describe(lab, images)
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    check(standings(lab, volume) == ["in sync"] * 2, "a new mirror")
+    written(lab, volume)
+    truth = data_of(images[0])
+    new, small = image(lab, "new.img", LEG_MIB), image(lab, "small.img", 8)
+    replace = ("volume", "replace", volume)
+    refused(lab, *replace, "1", small, *run_dir, says=["small.img", "has room for", "use a larger one"])
+    refused(lab, *replace, "1", *run_dir, says=["b.img is leg 1"], code=2)
+    refused(lab, *replace, "2", new, *run_dir, says=["has legs 0 to 1"], code=2)
+    refused(lab, *replace, "1", images[0], *run_dir, says=["are the same file"])
+    refused(lab, "volume", "replace", new, "1", *run_dir, says=["is no mirror"], code=2)
+    run("mkfs.ext4", "-q", "-F", new)
+    refused(lab, *replace, "1", new, *run_dir, says=["ext4", "--force"])
+    check(standings(lab, volume) == ["in sync"] * 2 and data_of(images[0]) == truth, "nothing has changed")
+    # One that is there and sound: nothing is lost with it.
+    done = thinwire(lab, *replace, "1", new, "--force", *run_dir, timeout=60)
+    check("describe it as" in done.stderr and new in done.stderr, done.stderr)
+    check(data_of(new)[:len(truth)] == truth, "it has all")
+    both = describe(lab, [images[0], new])
+    check(standings(lab, both) == ["in sync"] * 2, "and is a leg")
+    written(lab, both)
+    truth = data_of(images[0])
+    # The old one in its place is copied to, and never read.
+    volume = describe(lab, images)
+    check(standings(lab, volume) == ["in sync"] * 2, "the old one")
+    check(data_of(images[1])[:len(truth)] == truth, "as a whole")
+    refused(lab, "volume", "check", images[0], images[1], new, *run_dir, says=["cannot be used"])
+    # And one that is gone.
+    os.remove(images[1])
+    image(lab, "b.img", LEG_MIB)
+    refused(lab, *replace, "1", *run_dir, says=["--degraded"])
+    thinwire(lab, *replace, "1", "--degraded", *run_dir, timeout=60)
+    check(standings(lab, volume) == ["in sync"] * 2, "there is another")
+    check(data_of(images[1]) == data_of(images[0]) == truth, "that has all")

@@ -110,7 +110,8 @@ pub fn open_mirror(
         }),
         error @ MirrorError::Count { .. } => Failure::failed(error.to_string()),
     })?;
-    if plan.current.count_ones() as usize != whole.places.len() {
+    let is_whole = plan.current.count_ones() as usize == whole.places.len();
+    if !is_whole && by.wish.without.is_none() {
         let missing = if missing.is_empty() { missing } else { format!("; {missing}") };
         tracing::warn!("mirror {:?}: {}{missing}", whole.name, standings(&whole, specs));
     }

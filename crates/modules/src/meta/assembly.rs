@@ -279,10 +279,19 @@ fn difference(one: &Label, other: &Label) -> Option<&'static str> {
         ("the module", one.module != other.module),
         ("the options", one.options != other.options),
         ("the name", one.name != other.name),
-        ("the list of parts", one.parts != other.parts),
+        ("the list of parts", !are_parts_alike(one, other)),
         ("the size", one.whole_bytes != other.whole_bytes),
     ];
     differs.into_iter().find(|(_, differs)| *differs).map(|(field, _)| field)
+}
+
+/// Where a part keeps what it is of, its size is its own matter: one may be replaced by one of another size.
+fn are_parts_alike(one: &Label, other: &Label) -> bool {
+    let uuids = |label: &Label| label.parts.iter().map(|part| part.uuid).collect::<Vec<_>>();
+    match one.module.keeps {
+        Some(_) => uuids(one) == uuids(other),
+        None => one.parts == other.parts,
+    }
 }
 
 /// A part that knows the last opening for writing. Each other part does, too, or was about to when a crash came: then it has that as

@@ -40,6 +40,9 @@ pub struct OpeningWish {
     /// This leg is the truth, where legs were served apart, or none has all data: all others are copied from it. Default: none, and
     /// refused where nothing needs it.
     pub from: Option<usize>,
+    /// This leg is given up for good, whether it is there or not: another part comes in its place, and gets all data.
+    /// Default: none.
+    pub without: Option<usize>,
 }
 
 /// Why a mirror is not opened. Legs are counted from 0.
@@ -94,7 +97,12 @@ pub fn decide(
     wish: OpeningWish,
 ) -> Result<OpeningPlan, OpeningRefusal> {
     let by_labels = compare(seen, wish.degraded);
-    let Some(leg) = wish.from else { return by_labels };
+    let Some(leg) = wish.from else {
+        return match wish.without {
+            Some(leg) => by_labels.and_then(|plan| give_up(plan, leg)),
+            None => by_labels,
+        };
+    };
     match by_labels {
         Ok(OpeningPlan { current, .. }) => Err(OpeningRefusal::Undisputed { current }),
         Err(
@@ -103,6 +111,20 @@ pub fn decide(
             | OpeningRefusal::Old { .. },
         ) => take(seen, leg, wish.degraded),
         other => other,
+    }
+}
+
+/// As somebody has decided: this leg is none any more, and known by nothing.
+fn give_up(mut plan: OpeningPlan, leg: usize) -> Result<OpeningPlan, OpeningRefusal> {
+    let Some(stands) = plan.state.legs.get_mut(leg) else {
+        return Err(OpeningRefusal::Absent { leg });
+    };
+    *stands = LegState::Behind { at: NO_GENERATION.into() };
+    plan.current &= !(1 << leg);
+    plan.resync.retain(|(resynced, _)| *resynced != leg);
+    match plan.current {
+        0 => Err(OpeningRefusal::NoneInSync),
+        _ => Ok(plan),
     }
 }
 

@@ -93,7 +93,7 @@ impl FoundMirror {
 
     /// How a leg stands, in a word, by what the newest label that is there says.
     pub fn standing(&self, leg: usize) -> &'static str {
-        let plan = self.plan(OpeningWish { degraded: true, from: None });
+        let plan = self.plan(OpeningWish { degraded: true, from: None, without: None });
         let is_there = self.places[leg].is_some();
         match plan {
             Err(_) if is_there => "there",

@@ -378,7 +378,7 @@ impl Mirror {
         let mut newest = self.state.clone();
         newest.advance([u8::MAX; 16]);
         seen[source] = Some(newest);
-        let wish = OpeningWish { degraded: true, from: None };
+        let wish = OpeningWish { degraded: true, ..OpeningWish::default() };
         let plan = decide(&seen, wish).map_err(MirrorError::Refused)?;
         let Some((_, extent)) = plan.resync.iter().find(|(resynced, _)| *resynced == leg) else {
             return unfit("has other content than it had");

@@ -142,6 +142,16 @@ impl MirrorState {
         (0..legs).map(state).collect()
     }
 
+    /// What the label of a part says that comes in the place of this leg, by what a leg in sync says now that has given up that one
+    /// ([`OpeningWish::without`](super::OpeningWish::without)): it has nothing yet, and is known by nothing.
+    pub fn of_replacement(&self, leg: usize, generation: Generation) -> Self {
+        let mut legs = self.legs.clone();
+        legs[leg] = LegState::Resyncing { at: NO_GENERATION.into() };
+        // Whose history names what the others have shows that one of those is an old copy.
+        let (next, history) = (NO_GENERATION, Vec::new());
+        MirrorState { generation, next, history, legs, ..self.clone() }
+    }
+
     /// The next generation of the data: the present one becomes history.
     pub fn advance(&mut self, next: Generation) {
         self.remember(self.generation);

@@ -117,6 +117,35 @@ and copies it to all others. Interrupted, it goes on from there when the mirror 
         #[allow(missing_docs)]
         common: VolumeCommon,
     },
+    /// Put another disk in the place of a leg of a mirror
+    #[command(after_help = "\
+Examples:
+  thinwire volume replace --key alice pool.toml#home 1 /srv/new.img
+  thinwire volume replace --key alice pool.toml#home 1
+
+The mirror is not in use meanwhile. It goes on record that the leg is given up, whether it is there or not; the new part gets a
+label, and all data. Without a new part, what the leg is described as is another disk by now. A leg that may have the newest data is
+given up with --degraded only. Interrupted, the copy goes on when the mirror is opened again.")]
+    Replace {
+        /// The mirror, FILE.toml#NAME
+        volume: VolumeSpec,
+        /// Which leg, counted from 0 in the order of their labels: `thinwire volume check` shows it
+        leg: usize,
+        /// What comes in its place
+        new: Option<VolumeSpec>,
+        /// Give up a leg that may have newer data than those that are there
+        #[arg(long)]
+        degraded: bool,
+        /// Overwrite what is on the new part
+        #[arg(long)]
+        force: bool,
+        /// Take parts away from the writer that holds them or is on record, fencing that one for good
+        #[arg(long)]
+        take_over: bool,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
     /// Look which volumes some parts make, and print how to describe those
     #[command(after_help = "\
 Examples:

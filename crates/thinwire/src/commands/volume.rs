@@ -3,11 +3,13 @@
 //! * `check.rs`: whether labels are sound, and what to do where they are not
 //! * `create.rs`: parts get labels
 //! * `look.rs`: what stands in labels, and which volumes those make
+//! * `replace.rs`: another part comes in the place of a leg of a mirror
 //! * `resync.rs`: legs of mirrors get what they lack
 
 mod check;
 mod create;
 mod look;
+mod replace;
 mod resync;
 
 use std::time::{Duration, Instant};
@@ -34,6 +36,12 @@ pub fn run(args: &VolumeArgs) -> Outcome {
         }
         VolumeAction::Resync { volume, degraded, from, take_over, common } => {
             resync::resync(volume, *degraded, *from, *take_over, common)
+        }
+        VolumeAction::Replace { volume, leg, new, degraded, force, take_over, common } => {
+            let (spec, new) = (volume, new.as_ref());
+            let (leg, degraded, force, take_over) = (*leg, *degraded, *force, *take_over);
+            let wanted = replace::Replacement { spec, leg, new, degraded, force, take_over };
+            replace::replace(&wanted, common)
         }
         VolumeAction::Check { parts, common } => check::check(parts, common),
         VolumeAction::Dump { parts, common } => look::dump(parts, common),

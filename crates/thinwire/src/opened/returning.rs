@@ -169,7 +169,8 @@ impl Returning {
         leaves: &[Leaf],
         first: usize,
     ) -> Option<LegReturn> {
-        if self.options.read_only {
+        // Who gives up a leg for good does not want it back.
+        if self.options.read_only || self.options.wish.without.is_some() {
             return None;
         }
         let passage = Rc::new(RefCell::new(Passage::default()));

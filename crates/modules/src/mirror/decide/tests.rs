@@ -27,7 +27,7 @@ fn next(number: u8, says: Option<MirrorState>) -> Option<MirrorState> {
 
 /// As it is decided by labels alone.
 fn decide(seen: &[Option<MirrorState>], degraded: bool) -> Result<OpeningPlan, OpeningRefusal> {
-    super::decide(seen, OpeningWish { degraded, from: None })
+    super::decide(seen, OpeningWish { degraded, from: None, without: None })
 }
 
 fn plan(seen: &[Option<MirrorState>], degraded: bool) -> OpeningPlan {
@@ -213,7 +213,7 @@ fn one_of_two_truths_is_taken_if_somebody_says_so() {
         state(8, &[5, 4], &[Behind { at: id(5).into() }, InSync]),
     ];
     let from = |seen: &[Option<MirrorState>], leg| {
-        super::decide(seen, OpeningWish { degraded: false, from: Some(leg) })
+        super::decide(seen, OpeningWish { degraded: false, from: Some(leg), without: None })
     };
     apart[1].as_mut().unwrap().drawn_at = 1_795_854_813;
     let says = decide(&apart, false).unwrap_err().to_string();
@@ -232,7 +232,7 @@ fn one_of_two_truths_is_taken_if_somebody_says_so() {
     let half = state(5, &[9, 8], &[InSync, Resyncing { at: id(5).into() }]);
     let needs = from(&[None, half.clone()], 1);
     assert_eq!(needs, Err(OpeningRefusal::Missing { legs: 0b01 }), "it may have more");
-    let told = OpeningWish { degraded: true, from: Some(1) };
+    let told = OpeningWish { degraded: true, from: Some(1), without: None };
     let alone = super::decide(&[None, half.clone()], told).unwrap();
     assert_eq!((alone.current, alone.forgets, alone.resync), (0b10, true, vec![]));
     assert_eq!(alone.state.legs, [Behind { at: id(5).into() }, InSync]);
@@ -249,6 +249,51 @@ fn one_of_two_truths_is_taken_if_somebody_says_so() {
     assert_eq!(from(&[None, both], 1), Err(OpeningRefusal::Missing { legs: 0b01 }));
     let failed = state(8, &[5, 4], &[Failed { at: id(5).into() }, InSync]);
     assert_eq!(from(&[apart[0].clone(), failed], 1).unwrap().resync, []);
+}
+
+/// A leg is given up, whatever it is: what comes in its place is copied whole, and so is the old one if it comes back.
+#[test]
+fn a_leg_is_given_up_for_another() {
+    let without = |seen: &[Option<MirrorState>], leg, degraded| {
+        super::decide(seen, OpeningWish { degraded, from: None, without: Some(leg) })
+    };
+    let gone = Behind { at: NO_GENERATION.into() };
+    let old = state(5, &[4], &BOTH);
+    // There and sound: nothing is lost with it. Missing: it may have more.
+    let plan_of_both = without(&[old.clone(), old.clone()], 1, false).unwrap();
+    assert_eq!((plan_of_both.current, plan_of_both.forgets), (0b01, false));
+    assert_eq!(plan_of_both.state.legs, [InSync, gone]);
+    assert_eq!(
+        without(&[old.clone(), None], 1, false),
+        Err(OpeningRefusal::Missing { legs: 0b10 })
+    );
+    let told = without(&[old.clone(), None], 1, true).unwrap();
+    assert_eq!((told.current, told.forgets, &told.state.legs[1]), (0b01, true, &gone));
+    // Known as behind, or as something else than it was.
+    for known in [Behind { at: id(4).into() }, Failed { at: id(4).into() }] {
+        let seen = [state(6, &[5], &[InSync, known]), None];
+        let plan = without(&seen, 1, false).unwrap();
+        assert_eq!((plan.current, plan.forgets, &plan.state.legs[1]), (0b01, false, &gone));
+    }
+    let behind = [state(6, &[5], &[InSync, Behind { at: id(5).into() }]), state(5, &[4], &BOTH)];
+    assert_eq!(without(&behind, 1, false).unwrap().resync, []);
+    assert_eq!(without(&behind, 0, true), Err(OpeningRefusal::NoneInSync));
+    assert_eq!(without(&behind, 2, true), Err(OpeningRefusal::Absent { leg: 2 }));
+
+    let mut source = plan_of_both.state;
+    source.advance(id(6));
+    let new = Some(source.of_replacement(1, id(0xc0)));
+    let source = Some(source);
+    let on = plan(&[source.clone(), new.clone()], false);
+    assert_eq!((on.current, &on.resync[..]), (0b01, &[(1, ResyncExtent::Full)][..]));
+    assert_eq!(on.state.legs[1], gone, "as it is on record until it is announced");
+    // The old one, before the new one is there and after that.
+    let back = plan(&[source, old.clone()], false);
+    assert_eq!(back.resync, [(1, ResyncExtent::Full)]);
+    let later = state(9, &[8, 6, 5], &BOTH);
+    assert_eq!(plan(&[later, old], false).resync, [(1, ResyncExtent::Full)]);
+    // And it is none to begin with.
+    assert_eq!(decide(&[None, new], true), Err(OpeningRefusal::NoneInSync));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::disk::Disk;
-use super::world::{Order, SMALL, World, differ, formatted, leg, state};
+use super::world::{Order, SMALL, World, config, differ, formatted, leg, state};
 use super::*;
 use LegState::{Behind, InSync};
 
@@ -166,4 +166,32 @@ fn a_leg_that_does_not_fit_is_refused_when_it_comes_back() {
     let [Err(why)] = &taken[..] else { panic!("{taken:?}") };
     assert!(why.contains("apart"), "{why}");
     assert_eq!(world.errors, 0);
+}
+
+/// Also one that was found to be something else, and never written again.
+#[test]
+fn what_comes_in_the_place_of_a_leg_gets_all() {
+    for stands in [InSync, Behind { at: [8; 16].into() }, LegState::Failed { at: [8; 16].into() }] {
+        let on_record = state(9, &[InSync, stands]);
+        let source = Disk::new(world::DISK_BYTES, formatted(0, &on_record, [0; 2]));
+        let wish = OpeningWish { degraded: true, from: None, without: Some(1) };
+        let legs = vec![leg(&source), None];
+        let mirror = Mirror::open(legs, MirrorConfig { wish, ..config(false) }).unwrap();
+        let mut world = World::new(mirror, vec![source.clone(), source.clone()], Order::Turns, 1);
+        world.is_recording = false;
+        world.write(SMALL + 1, 1, 7, false);
+        world.pass(5);
+        let known = MirrorState::decode(&leg(&source).unwrap().label.state).unwrap();
+        assert_eq!(known.legs[1], Behind { at: NO_GENERATION.into() }, "{stands:?}");
+        let new = known.of_replacement(1, [0xc0; 16]);
+        let contents = vec![source.content(), formatted(1, &new, [0; 2])];
+        let mut world = World::open(contents, Order::Turns, 1);
+        world.is_recording = false;
+        world.write(3, 1, 5, false);
+        world.heal().unwrap();
+        assert_eq!((differ(&world.disks), world.errors), (None, 0), "{stands:?}");
+        world.read(SMALL + 1);
+        world.wait();
+        assert_eq!(world.reads[0].1[0], 7);
+    }
 }

@@ -46,7 +46,7 @@ pub fn config(degraded: bool) -> MirrorConfig {
     MirrorConfig {
         generations: Box::new(Counter),
         pool: Pool::new(1 << 20),
-        wish: OpeningWish { degraded, from: None },
+        wish: OpeningWish { degraded, from: None, without: None },
         read_only: false,
         opened_at: 0,
         leg_timeout: Duration::from_secs(5),

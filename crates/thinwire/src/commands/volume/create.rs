@@ -267,7 +267,7 @@ fn io_of(
 }
 
 /// The first bytes of a part.
-fn read(
+pub(super) fn read(
     parts: &mut [Box<dyn OpenVolume>],
     part: usize,
     bytes: u64,

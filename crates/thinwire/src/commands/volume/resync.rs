@@ -22,7 +22,7 @@ const GLANCE: Duration = Duration::from_millis(50);
 /// How often that is said.
 const SAY_EVERY: Duration = Duration::from_secs(2);
 
-/// `volume resync --json`.
+/// `volume resync --json`, and `volume replace --json`.
 #[derive(Serialize)]
 struct Resynced {
     schema: u32,
@@ -56,7 +56,7 @@ pub fn resync(
     }
     let (signals, last_words) = catch_signals(2, &[spec])?;
     let mut options = options_of(common, &signals)?;
-    options.wish = OpeningWish { degraded, from };
+    options.wish = OpeningWish { degraded, from, without: None };
     options.take_over = take_over;
     let mut open = open_volume(spec, &options, Some(&signals))
         .inspect_err(|failure| last_words.set(failure))?;
@@ -90,7 +90,7 @@ fn refuse_several(spec: &VolumeSpec) -> Outcome {
 }
 
 /// Until nothing is copied any more; none if it was interrupted.
-fn watch(
+pub(super) fn watch(
     open: &mut dyn OpenVolume,
     signals: &Signals,
     is_json: bool,
@@ -129,7 +129,7 @@ fn watch(
     }
 }
 
-fn say(mirrors: Vec<MirrorReport>, is_json: bool) -> Outcome {
+pub(super) fn say(mirrors: Vec<MirrorReport>, is_json: bool) -> Outcome {
     let are_all =
         |mirror: &MirrorReport| mirror.legs.iter().all(|leg| leg.standing == LegStanding::InSync);
     let is_whole = mirrors.iter().all(are_all);

@@ -1,0 +1,260 @@
+//! `thinwire volume replace`: another part comes in the place of a leg of a mirror.
+
+use std::time::{Duration, Instant};
+
+use thinwire_modules::meta::{
+    Finding, LABEL_AREA_BYTES, Label, LabelError, LabelPart, MadePart, SeenPart, WholeMaking,
+    occupant,
+};
+use thinwire_modules::mirror::{DrawGeneration, FoundMirror, OpeningWish, find_mirror};
+use thinwire_modules::{Module, mirror::MirrorState};
+
+use super::create::read;
+use super::look::look_at;
+use super::{options_of, read_labels, resync, wait_for};
+use crate::cli::VolumeCommon;
+use crate::error::{Failure, Outcome};
+use crate::guard::refuse_in_use;
+use crate::last_resort::catch_signals;
+use crate::mirrored::{Entropy, refused};
+use crate::open::{Ending, OpenVolume, VolumeOptions, Wait, let_go, let_go_failed, open_volume};
+use crate::output;
+use crate::signals::Signals;
+use crate::uri::VolumeSpec;
+
+/// How often is looked whether a leg is on record as given up.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// What is asked for.
+pub struct Replacement<'a> {
+    /// The mirror.
+    pub spec: &'a VolumeSpec,
+    /// Which leg, by the labels.
+    pub leg: usize,
+    /// What comes in its place; `None`: what it is described as, which is another disk by now.
+    pub new: Option<&'a VolumeSpec>,
+    /// The leg may have newer data than those that are there.
+    pub degraded: bool,
+    /// What is on the new part is lost.
+    pub force: bool,
+    pub take_over: bool,
+}
+
+/// Puts it on record that the leg is given up, gives the new part its label, and copies all to it.
+pub fn replace(wanted: &Replacement<'_>, common: &VolumeCommon) -> Outcome {
+    let spec = wanted.spec;
+    let VolumeSpec::Over { module, children, labels: true, .. } = spec else {
+        return Err(no_mirror(spec));
+    };
+    if module.keeps.is_none() {
+        return Err(no_mirror(spec));
+    }
+    let leg = wanted.leg;
+    if leg >= children.len() {
+        let last = children.len() - 1;
+        return Err(Failure::usage(format!("{spec} has legs 0 to {last}, and no leg {leg}")));
+    }
+    refuse_in_use(spec, "replacing a leg of it")?;
+    let wish = OpeningWish { degraded: wanted.degraded, from: None, without: Some(leg) };
+    // All that can be wrong is found out before anything is written.
+    let (before, _) = find(children, common)?;
+    let plan = before.plan(wish);
+    plan.map_err(|refusal| refused(&refusal, &before, children, ""))?;
+    let place = place_of(&before, leg);
+    let new = wanted.new.unwrap_or(&children[place]);
+    if before.places[leg] == Some(place) && wanted.new.is_none() {
+        return Err(Failure::usage(format!(
+            "{new} is leg {leg}: name what comes in its place, or put another disk there"
+        )));
+    }
+    let mut described = spec.clone();
+    if let VolumeSpec::Over { children, .. } = &mut described {
+        children[place] = new.clone();
+    }
+    described.refuse_twins().map_err(Failure::failed)?;
+    let all = [spec, new];
+    let (signals, last_words) = catch_signals(2, &all)?;
+    let mut options = options_of(common, &signals)?;
+    options.take_over = wanted.take_over;
+    let done = (|| {
+        prepare(new, &before, leg, wanted.force, &options, &signals, None)?;
+        let without = VolumeOptions { wish, ..options.clone() };
+        give_up(spec, &without, &signals)?;
+        let label = new_label(children, leg, common)?;
+        prepare(new, &before, leg, wanted.force, &options, &signals, Some(label))?;
+        let mut open = open_volume(&described, &options, Some(&signals))?;
+        match resync::watch(&mut *open, &signals, common.json) {
+            Ok(mirrors) => let_go(&mut *open, Ending::Orderly).map(|()| mirrors),
+            Err(failure) => {
+                let_go_failed(&mut *open, true);
+                Err(failure)
+            }
+        }
+    })();
+    let mirrors = done.inspect_err(|failure| last_words.set(failure))?;
+    if wanted.new.is_some() {
+        let VolumeSpec::Over { children, .. } = &described else { unreachable!("it was made so") };
+        let names: Vec<_> =
+            children.iter().map(|child| format!("{:?}", child.to_string())).collect();
+        output::complain(&format!("describe it as children = [{}]", names.join(", ")));
+    }
+    match mirrors {
+        Some(mirrors) => resync::say(mirrors, common.json),
+        None => Err(Failure::failed(
+            "interrupted: the leg is replaced, and what it lacks is copied when the mirror is opened again",
+        )),
+    }
+}
+
+fn no_mirror(spec: &VolumeSpec) -> Failure {
+    Failure::usage(format!("{spec} is no mirror: name one, as FILE.toml#NAME"))
+}
+
+/// What the labels of its legs say.
+fn find(
+    children: &[VolumeSpec],
+    common: &VolumeCommon,
+) -> Outcome<(FoundMirror, Vec<Option<SeenPart>>)> {
+    let seen: Vec<_> = look_at(children, common)?.into_iter().map(Result::ok).collect();
+    let whole = find_mirror(&seen)
+        .map_err(|error| Failure::failed(error.describe(&|place| children[place].to_string())))?;
+    Ok((whole, seen))
+}
+
+/// Where the description names this leg.
+fn place_of(whole: &FoundMirror, leg: usize) -> usize {
+    let is_free = |place: &usize| !whole.places.contains(&Some(*place));
+    let free = || (0..whole.places.len()).find(is_free);
+    whole.places[leg].or_else(|| Some(leg).filter(is_free)).or_else(free).unwrap_or(leg)
+}
+
+/// Opens the mirror until it is on record that the leg is given up.
+fn give_up(spec: &VolumeSpec, options: &VolumeOptions, signals: &Signals) -> Outcome {
+    let mut open = open_volume(spec, options, Some(signals))?;
+    let waited = wait_open(&mut *open, signals);
+    match waited {
+        Ok(()) => let_go(&mut *open, Ending::Orderly),
+        Err(failure) => {
+            let_go_failed(&mut *open, true);
+            Err(failure)
+        }
+    }
+}
+
+fn wait_open(open: &mut dyn OpenVolume, signals: &Signals) -> Outcome {
+    open.watch(signals.fd())?;
+    let mut done = Vec::new();
+    loop {
+        open.turn(Wait::Until(Instant::now() + GLANCE))?;
+        open.volume().poll(&mut done);
+        match &open.volume().all_mirrors()[..] {
+            [mirror, ..] if mirror.has_stopped => {
+                return Err(Failure::failed("it has stopped: another has one of its legs"));
+            }
+            [mirror, ..] if mirror.is_open => return Ok(()),
+            _ => {}
+        }
+        if signals.take().is_some() {
+            return Err(Failure::failed("interrupted: nothing was replaced"));
+        }
+    }
+}
+
+/// The label of a part in the place of that leg, by what a leg that has all data says now.
+fn new_label(children: &[VolumeSpec], leg: usize, common: &VolumeCommon) -> Outcome<Label> {
+    let (whole, seen) = find(children, common)?;
+    let plan = whole.plan(OpeningWish::default());
+    let plan = plan.map_err(|refusal| refused(&refusal, &whole, children, ""))?;
+    let source = whole.places.iter().enumerate();
+    let source =
+        source.filter(|(leg, _)| plan.current >> leg & 1 == 1).find_map(|(_, place)| *place);
+    let label = source.and_then(|place| match &seen[place] {
+        Some(SeenPart { found: Ok(Finding::Label(found)), .. }) => Some(found.label.clone()),
+        _ => None,
+    });
+    let Some(source) = label else {
+        return Err(Failure::failed("no leg that is there has all data"));
+    };
+    let state = plan.recorded.of_replacement(leg, Entropy.draw());
+    Ok(Label { role: leg as u16, state: MirrorState::encode(&state), ..source })
+}
+
+/// Looks whether a part can come in the place of that leg; with a label it gets that.
+fn prepare(
+    new: &VolumeSpec,
+    whole: &FoundMirror,
+    leg: usize,
+    force: bool,
+    options: &VolumeOptions,
+    signals: &Signals,
+    label: Option<Label>,
+) -> Outcome {
+    let mut part = [open_volume(new, options, Some(signals))?];
+    let has_label = label.is_some();
+    let labelled = label_part(new, &mut part, whole, (leg, label), force, signals);
+    match labelled {
+        Ok(()) => let_go(&mut *part[0], Ending::Orderly),
+        Err(mut failure) => {
+            if has_label {
+                failure.message += ". It may be half made: replace the leg again, with --force";
+            }
+            let_go_failed(&mut *part[0], has_label);
+            Err(failure)
+        }
+    }
+}
+
+fn label_part(
+    new: &VolumeSpec,
+    part: &mut [Box<dyn OpenVolume>; 1],
+    whole: &FoundMirror,
+    (leg, label): (usize, Option<Label>),
+    force: bool,
+    signals: &Signals,
+) -> Outcome {
+    let refused = |why: String| Err(Failure::failed(format!("{new} {why}")));
+    let (mut labels, seen) = read_labels(part, signals)?;
+    let Some((SeenPart { found, content }, labels)) = seen.into_iter().next().zip(labels.pop())
+    else {
+        unreachable!("one was read")
+    };
+    if let Err(error @ (LabelError::Unfit { .. } | LabelError::Unread(_))) = &found {
+        return refused(error.to_string());
+    }
+    let geometry = part[0].volume().geometry();
+    if geometry.features.read_only {
+        return refused("cannot be written".into());
+    }
+    let data_start = Module::find("mirror").map_or(0, Module::data_start);
+    let block = u64::from(geometry.block_bytes);
+    let bytes = geometry.bytes.saturating_sub(data_start) / block * block;
+    if bytes < whole.bytes {
+        return refused(format!(
+            "has room for {bytes} bytes of data, and the mirror has {}: use a larger one",
+            whole.bytes
+        ));
+    }
+    let begins = read(part, 0, LABEL_AREA_BYTES, signals);
+    let what = occupant(&found, &begins.map_err(|e| e.context(new))?);
+    if let Some(what) = &what {
+        if !force {
+            return refused(format!(
+                "{what}: it would be lost; name another, or say --force to overwrite that"
+            ));
+        }
+        if label.is_some() {
+            output::complain(&format!("{new} {what}; that is overwritten"));
+        }
+    }
+    let Some(mut label) = label else { return Ok(()) };
+    let LabelPart { uuid, .. } = label.parts[leg];
+    label.parts[leg] = LabelPart { uuid, bytes };
+    let label = Label { content, data_start, ..label };
+    let made = MadePart { labels, label, is_occupied: what.is_some() };
+    let mut making = WholeMaking::new(0, part[0].pool(), vec![made]);
+    while making.part().is_some() {
+        let ended = wait_for(part, 0, signals, |volume| making.turn(volume))?;
+        ended.map_err(|e| Failure::failed(format!("{new} {e}")))?;
+    }
+    Ok(())
+}
