@@ -372,3 +372,31 @@ def a_leg_is_replaced(lab):
     thinwire(lab, *replace, "1", "--degraded", *run_dir, timeout=60)
     check(standings(lab, volume) == ["in sync"] * 2, "there is another")
     check(data_of(images[1]) == data_of(images[0]) == truth, "that has all")
+
+
+@test(seconds=90)
+def a_reader_beside_a_writer(lab):
+    """Rule 26: who reads beside a writer may read a leg that was dropped, so nobody does; nor after a writer that has ended without order, until the
+    mirror was opened for writing."""
+    images = [image(lab, f"{name}.img", LEG_MIB) for name in "ab"]
+    hosts = list(zip("ab", ("node1", "node2"), images))
+    targets = [Target(lab, f"{name}={path}", name=host, over="raw", extra=("--state-dir", lab.path(f"state-{name}"))) for name, host, path in hosts]
+    volume, run_dir = describe(lab, [uri(lab, name, over="raw", node=host) for name, host, _ in hosts]), ("--run-dir", lab.path("run"))
+    reads = ("bench", volume, "--rw", "randread", "--runtime", "0.2", "--run-dir", lab.path("reader"))
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    check(standings(lab, volume) == ["in sync"] * 2, "a new mirror")
+    thinwire(lab, *reads)
+    disk = Attachment(lab, volume, name="home", timeout=40)
+    refused(lab, *reads, says=["is held by a writer", "read it where it is used"])
+    # A part is no volume of several: it may be looked at.
+    check('"home" can be used' in thinwire(lab, "volume", "check", *[uri(lab, name, over="raw", node=host) for name, host, _ in hosts],
+                                           "--run-dir", lab.path("reader")).stdout, "it is sound")
+    disk.detach()
+    thinwire(lab, *reads)
+    disk = Attachment(lab, volume, name="home", timeout=40)
+    os.kill(disk.pid(), signal.SIGKILL)
+    refused(lab, *reads, says=["is held by a writer"])
+    check(standings(lab, volume) == ["in sync"] * 2, "it was opened for writing, and has ended in order")
+    thinwire(lab, *reads)
+    for target in targets:
+        target.stop()

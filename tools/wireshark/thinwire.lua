@@ -42,7 +42,7 @@ local ATTACH_FLAGS = {
 }
 local FEATURES = {
     { "read_only", 0x01 }, { "discard", 0x02 }, { "write_zeroes", 0x04 }, { "block_status", 0x08 },
-    { "integrity", 0x10 },
+    { "integrity", 0x10 }, { "held", 0x20 },
 }
 local SECURITY = { { "without_keys", 0x01 } }
 

@@ -22,6 +22,8 @@ pub(crate) struct AttachedVolume {
     pub geometry: Geometry,
     pub identity: Identity,
     pub writer_generation: u64,
+    /// It only reads, and somebody else might write when this was granted.
+    pub is_held: bool,
 }
 
 /// Where it stands.
@@ -273,8 +275,8 @@ impl Attachment {
                 features: features(a.features, self.read_only),
             },
         };
-        self.content =
-            Some(AttachedVolume { geometry, identity, writer_generation: a.writer_generation });
+        let (writer_generation, is_held) = (a.writer_generation, a.features & feature::HELD != 0);
+        self.content = Some(AttachedVolume { geometry, identity, writer_generation, is_held });
         (self.handle, self.generation) = (a.attachment, a.generation);
         self.state = State::Granted;
         self.grow(a.bytes);

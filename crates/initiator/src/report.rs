@@ -151,6 +151,8 @@ pub struct InitiatorReport {
     pub retained_entries: usize,
     /// The generation under which it writes; 0 before the first attach.
     pub writer_generation: u64,
+    /// It only reads, and somebody else was on record as the writer when it was attached, or is by now.
+    pub is_held: bool,
     /// Its data is checked by sums, end to end.
     pub integrity: bool,
     /// The id of its session at the target, whose first byte is the shard that has it; 0 without one.

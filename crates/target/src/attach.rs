@@ -211,13 +211,14 @@ impl Peer {
 
 fn grant(peer: &mut Peer, room_changed: &mut bool, transaction: u32, granted: &Granted) {
     *room_changed |= !std::mem::replace(&mut peer.was_attached, true);
-    let Granted { pass, geometry, identity, writer_generation, verifier } = *granted;
+    let Granted { pass, geometry, identity, writer_generation, is_held, verifier } = *granted;
     let f = geometry.features;
     let bits = [
         (f.read_only, feature::READ_ONLY),
         (f.discard, feature::DISCARD),
         (f.write_zeroes, feature::WRITE_ZEROES),
         (f.block_status, feature::BLOCK_STATUS),
+        (is_held, feature::HELD),
     ];
     let mut features = bits.iter().filter(|(has, _)| *has).fold(0, |all, (_, bit)| all | bit);
     if peer.checked.on_granted(transaction, pass) {

@@ -450,6 +450,7 @@ mod tests {
                 outstanding: 0,
                 retained_bytes: 0,
                 retained_entries: 0,
+                is_held: false,
                 integrity: phase == Phase::Away,
                 writer_generation: 1,
                 target_session: 0,

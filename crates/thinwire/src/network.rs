@@ -50,6 +50,11 @@ pub trait NetworkLeaf {
     /// reads, or its protocol has none.
     fn granted(&self) -> (Identity, u64);
 
+    /// It only reads, and its target says that somebody else may be writing. Other protocols do not tell.
+    fn is_held(&self) -> bool {
+        false
+    }
+
     /// The end of each of its members, for whoever stands on it.
     fn ports(&self) -> Vec<Port>;
 

@@ -310,6 +310,10 @@ impl NetworkLeaf for RemoteLeaf {
         (initiator.identity(), generation)
     }
 
+    fn is_held(&self) -> bool {
+        self.members.reports(Time::ZERO).iter().any(|report| report.is_held)
+    }
+
     fn ports(&self) -> Vec<Port> {
         self.members.ports()
     }

@@ -7,6 +7,9 @@ pub struct MirrorReport {
     pub is_open: bool,
     /// It has stopped for good: another has a leg, or none is left that can go on.
     pub has_stopped: bool,
+    /// What is left to be copied cannot be, for now: it could not be read or written, or no leg takes what is to be on record. It is
+    /// tried again.
+    pub is_held_up: bool,
     /// Of each leg.
     pub legs: Vec<LegReport>,
 }

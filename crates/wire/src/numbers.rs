@@ -210,6 +210,8 @@ constants! {
         BLOCK_STATUS = 1 << 3,
         /// Data has sums, both ways, as was asked.
         INTEGRITY = 1 << 4,
+        /// Of an attachment that only reads: somebody else is on record as the writer, and may be writing.
+        HELD = 1 << 5,
     }
 }
 

@@ -186,7 +186,7 @@ fn every_message_fault_has_its_reason() {
         ("unknown request flag", "request", |f| f[M + 7] |= 0x08, E::Reserved),
         ("unknown attach flag", "attach", |f| f[M + 8] |= 0x10, E::Reserved),
         ("attach, reserved", "attach", |f| f[M + 11] = 1, E::Reserved),
-        ("unknown feature", "attached", |f| f[M + 76] |= 0x20, E::Reserved),
+        ("unknown feature", "attached", |f| f[M + 76] |= 0x40, E::Reserved),
         ("attach refused, reserved", "attach-refused", |f| f[M + 11] = 1, E::Reserved),
         ("unknown security of a hello", "hello", |f| f[M + 46] = 2, E::Reserved),
         ("hello of a member too many", "hello", |f| f[M + 47] = 16, E::MessageValue),

@@ -141,7 +141,7 @@ proptest! {
     fn attached(
         ids: (u32, u32, u32), preferred_bytes: u32, large_block: bool,
         blocks in 0..u64::MAX / 4096, io_blocks in 1..u32::MAX / 4096,
-        identity: [u8; 16], lives: (u64, u64, u64), features in 0..16u8,
+        identity: [u8; 16], lives: (u64, u64, u64), features in 0..64u8,
     ) {
         let block_bytes = if large_block { 4096 } else { 512 };
         comes_back(Message::Attached(Attached {

@@ -499,6 +499,7 @@ impl Initiator {
             outstanding: self.requests.outstanding(),
             retained_bytes: self.durability.retained_bytes(),
             retained_entries: self.durability.retained_entries(),
+            is_held: self.attachment.content().is_some_and(|a| a.is_held),
             integrity: self.config.integrity,
             writer_generation: self.attachment.content().map_or(0, |a| a.writer_generation),
             hint: self.hint().map(str::to_owned),

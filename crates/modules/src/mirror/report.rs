@@ -49,6 +49,7 @@ impl Mirror {
         MirrorReport {
             is_open: self.phase == Phase::Serving,
             has_stopped: self.stopped.is_some(),
+            is_held_up: self.record.is_given_up(self.now) || self.resync.is_held_up(self.now),
             legs: self.legs().enumerate().map(report).collect(),
         }
     }

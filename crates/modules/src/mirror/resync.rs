@@ -60,6 +60,11 @@ pub(super) struct Resync {
 }
 
 impl Resync {
+    /// All is copied but what could not be, which is tried again.
+    pub fn is_held_up(&self, now: Time) -> bool {
+        self.current.is_none() && self.retry_at > now
+    }
+
     pub fn wait_for(&mut self, batch: u64) {
         self.waits_for = batch;
     }

@@ -5,7 +5,7 @@ use thinwire_volume::{Port, Volume};
 
 use super::returning::Returning;
 use super::tree::{Leaf, Root};
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::host::Host;
 use crate::labelled::{Opening, open_whole};
 use crate::mirrored::open_mirror;
@@ -45,6 +45,9 @@ impl Build<'_> {
             self.taken = next;
         }
         let (host, opening) = (self.host, self.opening);
+        if *labels {
+            self.refuse_held(spec, &self.leaves[first..self.taken])?;
+        }
         if *labels && module.keeps.is_some() {
             let back = self.returning.add(children, self.leaves, first);
             return open_mirror(host, options, children, built, opening, back)
@@ -66,6 +69,27 @@ impl Build<'_> {
             };
             Failure::failed(format!("cannot open {spec}: {e}"))
         })
+    }
+}
+
+impl Build<'_> {
+    /// Whoever writes may have dropped a leg, or be about to give a block to another volume (rule 26).
+    fn refuse_held(&self, spec: &VolumeSpec, leaves: &[Leaf]) -> Outcome {
+        let held = leaves.iter().find_map(|leaf| match leaf {
+            Leaf::Remote(leaf) if leaf.is_held() => Some(leaf.uri()),
+            _ => None,
+        });
+        match held {
+            Some(uri) => Err(Failure {
+                kind: FailureKind::Busy,
+                message: format!(
+                    "cannot open {spec}: {uri} is held by a writer, or was when that one ended without order, and whoever reads beside \
+                     it may read what is old: read it where it is used (an attachment, or the export of a gateway), or wait for its \
+                     end; if that writer is gone for good, open it for writing with --take-over first"
+                ),
+            }),
+            None => Ok(()),
+        }
     }
 }
 

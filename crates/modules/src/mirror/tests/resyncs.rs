@@ -54,6 +54,7 @@ fn a_block_that_cannot_be_read_holds_up_its_region_only() {
     world.pass(4);
     let lacks: Vec<_> = world.mirror.legs().map(|(_, bytes)| bytes).collect();
     assert_eq!(lacks, [0, 1 << 20], "the second region is there, and flushed");
+    assert!(world.mirror.report().is_held_up);
     let reads = |world: &mut World| {
         world.turn();
         let count = world.disks[0].queued();
@@ -67,6 +68,7 @@ fn a_block_that_cannot_be_read_holds_up_its_region_only() {
     world.disks[0].fail_block(None);
     world.heal().unwrap();
     assert_eq!((differ(&world.disks), world.errors), (None, 0));
+    assert!(!world.mirror.report().is_held_up);
 }
 
 /// What a keeper has done: which legs it was given, and how they were taken.

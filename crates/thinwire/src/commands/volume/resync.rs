@@ -21,6 +21,8 @@ use crate::uri::VolumeSpec;
 const GLANCE: Duration = Duration::from_millis(50);
 /// How often that is said.
 const SAY_EVERY: Duration = Duration::from_secs(2);
+/// What cannot be copied for so long, in which it is tried again twice, is given up.
+const HELD_UP_MAX: Duration = Duration::from_secs(12);
 
 /// `volume resync --json`, and `volume replace --json`.
 #[derive(Serialize)]
@@ -97,6 +99,8 @@ pub(super) fn watch(
 ) -> Outcome<Option<Vec<MirrorReport>>> {
     open.watch(signals.fd())?;
     let (mut said_at, mut done) = (Instant::now(), Vec::new());
+    // What lacks stays the same since then, although it was tried again.
+    let (mut lacked, mut held_up) = (0, None);
     loop {
         open.turn(Wait::Until(Instant::now() + GLANCE))?;
         open.volume().poll(&mut done);
@@ -116,14 +120,24 @@ pub(super) fn watch(
         if signals.take().is_some() {
             return Ok(None);
         }
+        let lacks = |mirror: &MirrorReport| {
+            let copied_to = mirror.legs.iter().filter(|leg| leg.standing == LegStanding::Resyncing);
+            copied_to.map(|leg| leg.lacks).max().unwrap_or(0)
+        };
+        let left: u64 = mirrors.iter().map(lacks).sum();
+        if left != lacked || !mirrors.iter().any(|mirror| mirror.is_held_up) {
+            // Between two tries it is not held up.
+            held_up = held_up.filter(|_| left == lacked);
+        } else if held_up.get_or_insert_with(Instant::now).elapsed() >= HELD_UP_MAX {
+            return Err(Failure::failed(format!(
+                "{} KiB could not be copied, and all else was: they cannot be read, or not be written, as the log of what holds the \
+                 legs may say; it is tried again whenever the mirror is in use",
+                left.div_ceil(1 << 10)
+            )));
+        }
+        lacked = left;
         if said_at.elapsed() >= SAY_EVERY && !is_json {
             said_at = Instant::now();
-            let lacks = |mirror: &MirrorReport| {
-                let copied_to =
-                    mirror.legs.iter().filter(|leg| leg.standing == LegStanding::Resyncing);
-                copied_to.map(|leg| leg.lacks).max().unwrap_or(0)
-            };
-            let left: u64 = mirrors.iter().map(lacks).sum();
             output::complain(&format!("{} MiB are left to copy at most", left >> 20));
         }
     }
