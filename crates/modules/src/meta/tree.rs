@@ -135,7 +135,7 @@ pub struct TreeNews {
 /// A fault planted in them, which their tests must find.
 #[cfg_attr(not(test), allow(dead_code, reason = "tests plant them"))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum TreeCanary {
+pub(crate) enum TreeCanary {
     #[default]
     None,
     /// A commit does not flush the data.
@@ -175,6 +175,7 @@ pub struct Trees {
     ios: Vec<Option<NodeIo>>,
     phase: Phase,
     failed: Option<TreeFault>,
+    has_lost: bool,
     news: TreeNews,
     /// What the commit under way says, beside what is known here.
     roots: [TreePointer; TREE_ROOTS],
@@ -190,6 +191,12 @@ pub struct Trees {
 }
 
 impl Trees {
+    /// Plants a fault, for tests of what stands on trees.
+    #[cfg(test)]
+    pub(crate) fn plant(&mut self, canary: TreeCanary) {
+        self.canary = canary;
+    }
+
     fn place(&self, address: u64) -> NodePlace {
         NodePlace { whole: self.label.whole, address, nodes: self.nodes_total }
     }

@@ -135,6 +135,10 @@ impl Trees {
     /// Takes a completion of the part that [is its own](Trees::is_mine).
     pub fn on_completion(&mut self, completion: Completion, part: &mut dyn Volume) {
         if self.labels.is_mine(&completion) {
+            // After a loss nothing more is written, least of all a label.
+            if self.has_lost {
+                return;
+            }
             if let Some(LabelOutcome::Written(written)) =
                 self.labels.on_completion(completion, part)
             {
@@ -261,6 +265,8 @@ impl Trees {
         };
         let writing = Writing { state, left, under_way: 0, flush, is_labelled: false, error: None };
         self.phase = Phase::Writing(writing);
+        // Who wants to change something need not wait for the end of it.
+        self.news.came = true;
     }
 
     fn step_commit(&mut self, part: &mut dyn Volume, data: &mut dyn Volume) {
@@ -342,6 +348,15 @@ impl Trees {
         self.committed = writing.state;
         self.news.came = true;
         self.news.committed = Some(Ok(writing.state.generation));
+    }
+
+    /// The user knows of a loss: what completed on the part, or of the data, may be gone. No commit is made any more, and one that is under way
+    /// does not go on; if its label is being written already, this commit is found or the one before.
+    pub fn stop_at_loss(&mut self) {
+        self.has_lost = true;
+        if self.failed.is_none() {
+            self.fail(TreeFault::Lost);
+        }
     }
 
     /// No commit is made any more.

@@ -120,6 +120,8 @@ pub enum TreeFault {
     Unflushed(IoError),
     /// The label could not be written: likewise, or this commit is found, if it says [`LabelError::Unwritten`].
     Label(LabelError),
+    /// The user has given up, because what was not durable may have been lost: likewise.
+    Lost,
     /// No node was left for a commit, by counts that are wrong: likewise.
     NoReserve,
     /// The state in the label cannot be gone by.
@@ -224,6 +226,9 @@ impl fmt::Display for TreeFault {
                 write!(f, "data could not be made durable, and the commit before stands: {error}")
             }
             TreeFault::Label(error) => write!(f, "the commit was not made: the part {error}"),
+            TreeFault::Lost => {
+                f.write_str("what was not durable may have been lost, and the commit before stands")
+            }
             TreeFault::NoReserve => f.write_str(
                 "no node was left for the commit, and the one before stands: check the trees",
             ),

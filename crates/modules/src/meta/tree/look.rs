@@ -1,5 +1,6 @@
 //! Looking into trees: each attempt sees one state of them, and what it lacks is asked for.
 
+use super::counts::Of;
 use super::node::Node;
 use super::{NodeFault, TreeFault, TreeKind, TreePointer, TreeStop, Trees, VALUE_BYTES_MAX};
 
@@ -130,6 +131,32 @@ impl Trees {
                 return Ok(bounds.high.checked_add(1));
             }
             let row = node.find_below(from).unwrap_or(0);
+            level = Some(node.level() - 1);
+            bounds = bounds.of_row(node, row);
+            at = node.pointer(row);
+        }
+    }
+
+    /// The last key below the highest node on the way to that key that other trees have, too; none if there is no such node.
+    pub(super) fn shared_end(
+        &mut self,
+        kind: &TreeKind,
+        root: TreePointer,
+        key: u64,
+    ) -> Result<Option<u64>, TreeStop> {
+        if root.is_none() {
+            return Ok(None);
+        }
+        let (mut at, mut level, mut bounds) = (root, None, Bounds::ALL);
+        loop {
+            if self.count(Of::Nodes, at.node)? > 1 {
+                return Ok(Some(bounds.high));
+            }
+            let node = self.fetch(kind, at, level, bounds)?;
+            if node.level() == 0 {
+                return Ok(None);
+            }
+            let row = node.find_below(key).unwrap_or(0);
             level = Some(node.level() - 1);
             bounds = bounds.of_row(node, row);
             at = node.pointer(row);

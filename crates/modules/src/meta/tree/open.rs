@@ -43,6 +43,7 @@ impl Trees {
             ios: (0..TREE_IOS_MAX).map(|_| None).collect(),
             phase: Phase::default(),
             failed: None,
+            has_lost: false,
             news: TreeNews::default(),
             roots: state.roots,
             rest: rest.clone(),

@@ -79,6 +79,22 @@ impl Trees {
         Ok(next.filter(|next| *next <= to))
     }
 
+    /// As [`Trees::rows`], but only of leaves that no other tree has, too: those of shared ones are left out.
+    ///
+    /// # Errors
+    /// As [`Trees::rows`].
+    pub fn own_rows<V: TreeValue>(
+        &mut self,
+        tree: TreeRoot<V>,
+        keys: RangeInclusive<u64>,
+        rows: &mut Vec<(u64, V)>,
+    ) -> Result<Option<u64>, TreeStop> {
+        match self.shared_end(tree.kind, tree.at, *keys.start())? {
+            None => self.rows(tree, keys, rows),
+            Some(last) => Ok(last.checked_add(1).filter(|next| next <= keys.end())),
+        }
+    }
+
     /// How many values refer to a block.
     ///
     /// # Errors
@@ -159,6 +175,19 @@ impl TreeChange<'_> {
         key: u64,
     ) -> Result<Option<V>, TreeStop> {
         self.trees.lookup(tree, key)
+    }
+
+    /// As [`Trees::rows`], likewise.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn rows<V: TreeValue>(
+        &mut self,
+        tree: TreeRoot<V>,
+        keys: RangeInclusive<u64>,
+        rows: &mut Vec<(u64, V)>,
+    ) -> Result<Option<u64>, TreeStop> {
+        self.trees.rows(tree, keys, rows)
     }
 
     /// As [`Trees::block_count`], likewise.

@@ -97,3 +97,61 @@ fn a_node_that_cannot_be_read_is_named_and_read_again_for_who_asks_again() {
     world.part.fail_reads_of.clear();
     assert_eq!(world.dump().unwrap(), world.model);
 }
+
+/// Wherever a commit is when its user learns of a loss, what is there later is the commit before, unless its label was under way.
+#[test]
+fn a_commit_that_is_given_up_stops_where_it_is() {
+    let (mut stopped, mut was_told) = (0, false);
+    for turns in 0..60 {
+        let mut world = prepared(3, 4096);
+        world.part.is_prompt = false;
+        world.data.is_prompt = false;
+        let before = world.trees.committed().generation;
+        world.begin_commit().unwrap();
+        (0..turns).for_each(|_| _ = world.turn());
+        if world.committed.is_some() {
+            break;
+        }
+        world.trees.stop_at_loss();
+        let writes = world.part.writes;
+        (0..200).for_each(|_| _ = world.turn());
+        was_told |= world.committed == Some(Err(TreeFault::Lost));
+        assert_eq!(world.trees.failed(), Some(&TreeFault::Lost));
+        assert!(world.part.writes <= writes + 32, "it goes on");
+        let (generation, _) = reopened(&world, 0xff);
+        stopped += usize::from(generation == before);
+        assert!(generation <= before + 1);
+        // Without what was not durable it is as before.
+        assert_eq!(reopened(&world, 0).0 - before, generation - before);
+    }
+    assert!(stopped > 5 && was_told, "{stopped}");
+}
+
+#[test]
+fn rows_that_are_a_trees_own_are_told_from_shared_ones() {
+    let setup = Setup { rows_max: Some(4), ..Setup::default() };
+    let mut world = World::new(setup);
+    let id = world.create().unwrap();
+    (0..100).for_each(|key| world.write(id, key).unwrap());
+    let own = |world: &mut World, id| {
+        let volumes = world.volumes;
+        let row = world.look(|trees| trees.lookup(volumes, id)).unwrap().unwrap();
+        let tree = TreeRoot::<super::world::Mapping>::new(&super::world::KINDS[1], row.root);
+        let (mut rows, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            next = world.look(|trees| trees.own_rows(tree, from..=u64::MAX, &mut rows)).unwrap();
+        }
+        rows.len()
+    };
+    assert_eq!(own(&mut world, id), 100);
+    let other = world.share(id).unwrap();
+    assert_eq!([id, other].map(|id| own(&mut world, id)), [0, 0]);
+    world.write(id, 50).unwrap();
+    // One leaf each was copied on the way.
+    let owned = own(&mut world, id);
+    assert!((1..=4).contains(&owned), "{owned}");
+    assert_eq!(own(&mut world, other), owned);
+    world.delete(other).unwrap();
+    while world.reap().unwrap() {}
+    assert_eq!(own(&mut world, id), 100);
+}
