@@ -13,6 +13,7 @@
 //! A module stands on [`Child`]ren: volumes, or what labels leave of them; it knows no difference, and counts from its own first byte.
 //! A [mirror] stands in [`KEEPING_MODULES`]: it is opened with labels only ([`Mirror::open`](mirror::Mirror::open)), and keeps these rules
 //! but for order, errors and identity.
+//! A [pool](thin) of thin volumes is no row: it is opened by [`ThinPool::open`](thin::ThinPool::open), and makes many volumes of two.
 //! [`Dealt`] is no row either: what it stands on are ends of one volume, which nobody can name.
 //!
 //! * **Ranges** are checked once, above ([`Geometry::check`](thinwire_volume::Geometry::check)): a module asserts,
@@ -67,6 +68,7 @@ mod rules;
 mod shape;
 mod slice;
 mod stripe;
+pub mod thin;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -118,6 +120,12 @@ impl Module {
     /// The module of that name.
     pub fn find(name: &str) -> Option<&'static Module> {
         Module::all().find(|module| module.name == name)
+    }
+
+    /// The module that labels call that: also one that no description names.
+    pub fn of_label(name: &str) -> Option<&'static Module> {
+        Module::find(name)
+            .or_else(|| (name == thin::THIN_MODULE.name).then_some(&thin::THIN_MODULE))
     }
 
     /// All modules, in the order in which they are shown.

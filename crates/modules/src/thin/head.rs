@@ -1,0 +1,115 @@
+//! [`PoolHead`]: what the label of the metadata part says of the pool, behind the state of its trees; and what both labels of a new
+//! pool say.
+
+use super::rows::{BLOCKS_MAX, TIME_MAX};
+use crate::meta::tree::{NODE_BYTES, TreeState};
+
+/// Bytes of the head.
+pub const POOL_HEAD_BYTES: usize = 64;
+/// Bytes of a block, by default.
+pub const BLOCK_BYTES_DEFAULT: u32 = 64 << 10;
+/// Least and most bytes of a block.
+pub const BLOCK_BYTES_LEAST: u32 = 4 << 10;
+/// As [`BLOCK_BYTES_LEAST`].
+pub const BLOCK_BYTES_MOST: u32 = 1 << 20;
+/// Least bytes of data that a metadata part has: a smaller one has nothing left beside what is kept for commits and deletes.
+pub const METADATA_BYTES_LEAST: u64 = 4 << 20;
+
+const VERSION: u8 = 1;
+
+/// What a pool is, beside its trees. A commit replaces it as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolHead {
+    /// A block has 2 to the power of this many bytes: 12 to 20.
+    pub block_shift: u8,
+    /// The number that the next volume gets: from 1 on, and each once.
+    pub next_volume: u64,
+    /// Counts snapshots, clones and rollbacks; below 2^28.
+    pub time: u64,
+}
+
+/// What a new pool is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewPool {
+    /// Bytes of a block: a power of two from 4 KiB to 1 MiB. By custom [`BLOCK_BYTES_DEFAULT`].
+    pub block_bytes: u32,
+    /// Bytes of data of the data part, by its label.
+    pub data_bytes: u64,
+    /// Bytes of data of the metadata part, likewise: [`METADATA_BYTES_LEAST`] or more.
+    pub metadata_bytes: u64,
+}
+
+impl NewPool {
+    /// The states for the labels of both parts: of the data, and of the metadata. Pure: whoever makes the pool writes them.
+    ///
+    /// # Errors
+    /// It cannot be made: a sentence whose subject is the pool.
+    pub fn states(&self) -> Result<[Vec<u8>; 2], String> {
+        let NewPool { block_bytes, data_bytes, metadata_bytes } = *self;
+        let is_block = block_bytes.is_power_of_two()
+            && (BLOCK_BYTES_LEAST..=BLOCK_BYTES_MOST).contains(&block_bytes);
+        if !is_block {
+            return Err(format!(
+                "has blocks of a power of two from {BLOCK_BYTES_LEAST} to {BLOCK_BYTES_MOST} bytes, not {block_bytes}"
+            ));
+        }
+        let blocks = data_bytes / u64::from(block_bytes);
+        if blocks == 0 || blocks > BLOCKS_MAX {
+            return Err(format!(
+                "has 1 to {BLOCKS_MAX} blocks, and the data part has room for {blocks}: use another size of blocks or of the part"
+            ));
+        }
+        if metadata_bytes < METADATA_BYTES_LEAST {
+            return Err(format!(
+                "needs {METADATA_BYTES_LEAST} bytes for metadata, and the part has {metadata_bytes}: use a larger one"
+            ));
+        }
+        let head = PoolHead { block_shift: block_bytes.ilog2() as u8, next_volume: 1, time: 0 };
+        let nodes = (metadata_bytes / NODE_BYTES as u64).min(1 << 40);
+        Ok([Vec::new(), TreeState::new(nodes, blocks).encode(&head.encode())])
+    }
+}
+
+impl PoolHead {
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> u64 {
+        1 << self.block_shift
+    }
+
+    /// It as bytes for a label.
+    pub fn encode(&self) -> [u8; POOL_HEAD_BYTES] {
+        let mut out = [0; POOL_HEAD_BYTES];
+        out[0] = VERSION;
+        out[1] = self.block_shift;
+        out[8..16].copy_from_slice(&self.next_volume.to_le_bytes());
+        out[16..24].copy_from_slice(&self.time.to_le_bytes());
+        out
+    }
+
+    /// What these bytes say.
+    ///
+    /// # Errors
+    /// They say what cannot be, or are of another version: a sentence whose subject is the pool's head.
+    pub fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let Ok(bytes) = <&[u8; POOL_HEAD_BYTES]>::try_from(bytes) else {
+            return Err("has another length than 64 bytes");
+        };
+        if bytes[0] != VERSION {
+            return Err("is of another version: use the program that wrote it");
+        }
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let head = PoolHead { block_shift: bytes[1], next_volume: number(8), time: number(16) };
+        if !(BLOCK_BYTES_LEAST.ilog2()..=BLOCK_BYTES_MOST.ilog2())
+            .contains(&head.block_shift.into())
+        {
+            return Err("has blocks of a size that none have");
+        }
+        if head.next_volume == 0 || head.time >= TIME_MAX {
+            return Err("counts volumes or snapshots as nobody does");
+        }
+        if bytes[2..8] != [0; 6] || bytes[24..] != [0; 40] {
+            return Err("has bytes where none has a meaning");
+        }
+        Ok(head)
+    }
+}

@@ -1,0 +1,423 @@
+//! [`PoolOp`]: what is done to volumes as a whole. Each is one change of the trees, made when its volume is quiet, and has ended
+//! when a commit has made it durable.
+
+mod changes;
+mod measure;
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use thinwire_volume::VolumeEvent;
+
+use self::measure::Measure;
+use super::opening::Phase;
+use super::{Core, PoolCanary};
+use crate::meta::tree::{TreeFault, TreeStop};
+
+/// Nodes of deleted volumes that are given back between two polls: while somebody uses the pool, and while nobody does.
+const REAPED_MAX: [u32; 2] = [2, 16];
+
+/// Counts operations, from 1 on since the pool was opened.
+pub type OpNumber = u64;
+
+/// Something to be done to a volume. Names have 1 to [`VOLUME_NAME_BYTES_MAX`](super::VOLUME_NAME_BYTES_MAX) bytes without control characters, each
+/// once in the pool; an `incarnation` is a random number that was never used before; `at` is now, in seconds since 1970, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "fields are what their names say, in the words above")]
+pub enum PoolOp {
+    /// A new volume of so many bytes, a multiple of 4096, all zero.
+    Create { name: String, bytes: u64, incarnation: u64, at: u64 },
+    /// What a volume is now, read-only. Writes wait while those under way end.
+    Snapshot { volume: u64, name: String, incarnation: u64, at: u64 },
+    /// What a volume or a snapshot is now, to be written. Likewise.
+    Clone { volume: u64, name: String, incarnation: u64, at: u64 },
+    /// A volume is again what it was when that snapshot of it was taken; its size stays. It must not be open; whoever remembers
+    /// something of it finds another incarnation (rule 23).
+    RollBack { volume: u64, to: u64, incarnation: u64 },
+    /// A volume is no more. It must not be open. Its blocks come back in small steps, later.
+    Delete { volume: u64 },
+    /// A volume is larger from now on: so many bytes, a multiple of 4096.
+    Resize { volume: u64, bytes: u64 },
+    /// A volume is called otherwise.
+    Rename { volume: u64, name: String },
+    /// How much room a volume has for itself: what comes back if it is deleted.
+    Measure { volume: u64 },
+}
+
+/// What an operation has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolDone {
+    /// There is a new volume.
+    Created {
+        /// Its number.
+        volume: u64,
+    },
+    /// That was it.
+    Done,
+    /// How a volume is made up, at about the same time.
+    Measured {
+        /// Bytes of blocks that nobody else refers to.
+        own_bytes: u64,
+        /// Bytes of the others.
+        shared_bytes: u64,
+    },
+}
+
+/// Why an operation was not done. Nothing of it was, unless a commit has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolError {
+    /// The pool is still being read.
+    NotReady,
+    /// It is open for reading.
+    ReadOnly,
+    /// There is no such volume.
+    NoVolume {
+        /// The number.
+        volume: u64,
+    },
+    /// Another volume is called that.
+    NameTaken {
+        /// The volume that is.
+        volume: u64,
+    },
+    /// Nothing can be called that.
+    BadName {
+        /// A sentence whose subject is a name.
+        why: &'static str,
+    },
+    /// A volume cannot have that size.
+    BadSize {
+        /// A sentence whose subject is a volume.
+        why: &'static str,
+    },
+    /// Somebody uses the volume.
+    IsOpen {
+        /// Its number.
+        volume: u64,
+    },
+    /// It is no snapshot of the volume, or of a snapshot of it.
+    NoSnapshot {
+        /// What was named.
+        volume: u64,
+    },
+    /// There is not enough metadata left.
+    NoRoom,
+    /// There are as many volumes, or there were as many snapshots, as there can be.
+    TooMany,
+    /// Not all volumes are known, so that a new one could take the place or the name of another.
+    Damaged(TreeFault),
+    /// Nothing is changed any more, since a commit or a flush has failed: what was not durable may be lost, this operation too.
+    Stopped {
+        /// What has failed.
+        why: String,
+    },
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PoolError::NotReady => f.write_str("the pool is still being read: try again soon"),
+            PoolError::ReadOnly => f.write_str("the pool is open for reading only"),
+            PoolError::NoVolume { volume } => write!(f, "the pool has no volume {volume}"),
+            PoolError::NameTaken { volume } => {
+                write!(f, "volume {volume} is called that: use another name")
+            }
+            PoolError::BadName { why } => write!(f, "a name {why}"),
+            PoolError::BadSize { why } => write!(f, "a volume {why}"),
+            PoolError::IsOpen { volume } => {
+                write!(f, "volume {volume} is in use: detach it first")
+            }
+            PoolError::NoSnapshot { volume } => {
+                write!(f, "volume {volume} is no snapshot of that volume")
+            }
+            PoolError::NoRoom => f.write_str(
+                "the pool has not enough metadata left: delete volumes, or enlarge the part",
+            ),
+            PoolError::TooMany => f.write_str("the pool has, or has had, as many as it can have"),
+            PoolError::Damaged(fault) => {
+                write!(f, "not all volumes of the pool can be read, so check it first: {fault}")
+            }
+            PoolError::Stopped { why } => {
+                write!(f, "nothing can be changed until the pool is opened again: {why}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PoolError {}
+
+/// Why an operation does not come on.
+pub(super) enum OpStop {
+    Tree(TreeStop),
+    Refused(PoolError),
+}
+
+impl From<TreeStop> for OpStop {
+    fn from(stop: TreeStop) -> Self {
+        OpStop::Tree(stop)
+    }
+}
+
+impl From<PoolError> for OpStop {
+    fn from(error: PoolError) -> Self {
+        OpStop::Refused(error)
+    }
+}
+
+/// An operation that has begun.
+struct Current {
+    number: OpNumber,
+    op: PoolOp,
+    /// The handle whose writes wait for it.
+    holds: Option<u32>,
+}
+
+/// Operations, and what is done in the background.
+pub(super) struct Ops {
+    last: OpNumber,
+    queue: VecDeque<(OpNumber, PoolOp)>,
+    current: Option<Current>,
+    /// Done, and to be made durable by that commit.
+    pending: Vec<(OpNumber, u64, PoolDone, PoolOp)>,
+    measures: VecDeque<Measure>,
+    pub ended: Vec<(OpNumber, Result<PoolDone, PoolError>)>,
+    /// Why not all volumes are known.
+    pub damaged: Option<TreeFault>,
+    read_only: bool,
+    /// It waits for the trees, or for a commit.
+    is_asleep: bool,
+    /// Deleted volumes are being given back, as far as is known; and that waits.
+    reaps: bool,
+    reap_sleeps: bool,
+    /// So much is done in the background before the next poll.
+    budget: u32,
+}
+
+impl Ops {
+    pub fn new(read_only: bool) -> Self {
+        Ops {
+            last: 0,
+            queue: VecDeque::new(),
+            current: None,
+            pending: Vec::new(),
+            measures: VecDeque::new(),
+            ended: Vec::new(),
+            damaged: None,
+            read_only,
+            is_asleep: false,
+            reaps: !read_only,
+            reap_sleeps: false,
+            budget: 0,
+        }
+    }
+
+    pub fn push(&mut self, op: PoolOp) -> OpNumber {
+        self.last += 1;
+        self.queue.push_back((self.last, op));
+        self.last
+    }
+
+    pub fn wake(&mut self) {
+        self.is_asleep = false;
+        self.reap_sleeps = false;
+    }
+
+    /// Something can be done at once.
+    pub fn is_awake(&self) -> bool {
+        let has_op = self.current.as_ref().map_or(!self.queue.is_empty(), |_| !self.is_asleep);
+        has_op && !self.is_asleep || self.wants_background() && self.budget > 0
+    }
+
+    /// Something can be done at the next poll.
+    pub fn wants_background(&self) -> bool {
+        (self.reaps || !self.measures.is_empty()) && !self.reap_sleeps
+    }
+
+    pub fn is_reaping(&self) -> bool {
+        self.reaps
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+            && self.current.is_none()
+            && self.pending.is_empty()
+            && self.measures.is_empty()
+            && !self.reaps
+    }
+}
+
+impl Core {
+    /// So much may be done in the background before the next poll.
+    pub(super) fn begin_round(&mut self) {
+        let is_used = self.slots.iter_mut().any(|(_, slot)| slot.jobs > 0);
+        self.ops.budget = REAPED_MAX[usize::from(!is_used)];
+    }
+
+    /// Does what operations can do now.
+    pub(super) fn step_ops(&mut self) {
+        while self.step_opening() {}
+        if self.phase != Phase::Serving {
+            return;
+        }
+        self.end_pending();
+        while !self.ops.is_asleep && self.step_op() {}
+        while self.ops.wants_background() && self.ops.budget > 0 {
+            self.ops.budget -= 1;
+            self.step_measure();
+            self.step_reap();
+        }
+    }
+
+    /// Operations that are durable by now have ended.
+    fn end_pending(&mut self) {
+        let stopped = self.commits.stopped.as_ref().map(|stopped| stopped.why.clone());
+        let mut pending = std::mem::take(&mut self.ops.pending);
+        pending.retain(|(number, commit, done, op)| {
+            let is_durable = self.commits.is_durable(*commit);
+            if !is_durable && stopped.is_none() {
+                return true;
+            }
+            if let (true, PoolOp::Resize { volume, .. }) = (is_durable, op) {
+                self.tell_size(*volume);
+            }
+            let why = stopped.clone().unwrap_or_default();
+            let ended = if is_durable { Ok(*done) } else { Err(PoolError::Stopped { why }) };
+            self.ops.ended.push((*number, ended));
+            false
+        });
+        self.ops.pending = pending;
+    }
+
+    /// An open volume is larger, durably.
+    fn tell_size(&mut self, volume: u64) {
+        let Some(entry) = self.entries.get(&volume) else { return };
+        let (Some(slot), bytes) = (entry.slot, entry.row.bytes) else { return };
+        let slot = self.slots.get_mut(slot);
+        let block = u64::from(slot.geometry.block_bytes);
+        slot.geometry.bytes = bytes / block * block;
+        slot.tell(VolumeEvent::Resized { bytes: slot.geometry.bytes });
+    }
+
+    /// Goes on with the operation whose turn it is. True if there may be more to do.
+    fn step_op(&mut self) -> bool {
+        if self.ops.current.is_none() {
+            let Some((number, op)) = self.ops.queue.pop_front() else { return false };
+            match op {
+                PoolOp::Measure { volume } => {
+                    self.ops.measures.push_back(Measure::new(number, volume));
+                    return true;
+                }
+                op => self.ops.current = Some(Current { number, op, holds: None }),
+            }
+        }
+        let Some(mut current) = self.ops.current.take() else { return false };
+        if !self.is_drained(&mut current) {
+            self.ops.current = Some(current);
+            return false;
+        }
+        let done = self.check_op().map_err(OpStop::Refused).and_then(|()| self.apply(&current.op));
+        let ended = match done {
+            Ok(done) => {
+                self.commits.is_wanted = true;
+                self.commits.on_change(self.now);
+                let commit = self.commits.open();
+                self.ops.pending.push((current.number, commit, done, current.op));
+                None
+            }
+            Err(OpStop::Tree(TreeStop::Wait)) => {
+                self.ops.current = Some(current);
+                self.ops.is_asleep = true;
+                return false;
+            }
+            Err(OpStop::Tree(TreeStop::Commit)) => {
+                self.commits.is_wanted = true;
+                self.ops.current = Some(current);
+                self.ops.is_asleep = true;
+                return false;
+            }
+            Err(OpStop::Tree(TreeStop::NoNodes | TreeStop::NoBlocks)) => Some(PoolError::NoRoom),
+            Err(OpStop::Tree(TreeStop::Fault(fault))) => Some(PoolError::Damaged(fault)),
+            Err(OpStop::Refused(error)) => Some(error),
+        };
+        if let Some(error) = ended {
+            self.ops.ended.push((current.number, Err(error)));
+        }
+        if let Some(slot) = current.holds {
+            self.release(slot);
+        }
+        true
+    }
+
+    fn check_op(&self) -> Result<(), PoolError> {
+        if self.ops.read_only {
+            return Err(PoolError::ReadOnly);
+        }
+        match &self.commits.stopped {
+            Some(stopped) => Err(PoolError::Stopped { why: stopped.why.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whoever writes to what is to be cut has ended; until then others wait.
+    fn is_drained(&mut self, current: &mut Current) -> bool {
+        let (PoolOp::Snapshot { volume, .. } | PoolOp::Clone { volume, .. }) = current.op else {
+            return true;
+        };
+        if self.canary == PoolCanary::CutWithoutDrain {
+            return true;
+        }
+        let Some(slot) = self.entries.get(&volume).and_then(|entry| entry.slot) else {
+            return true;
+        };
+        current.holds = Some(slot);
+        let of = self.slots.get_mut(slot);
+        of.is_held = true;
+        of.writers == 0
+    }
+
+    /// Those who waited come on.
+    fn release(&mut self, slot: u32) {
+        let of = self.slots.get_mut(slot);
+        of.is_held = false;
+        while let Some(io) = self.slots.get_mut(slot).waiting.pop_front() {
+            self.begin(slot, io);
+        }
+    }
+
+    /// Gives back a node of what was deleted.
+    fn step_reap(&mut self) {
+        if !self.ops.reaps || self.ops.reap_sleeps {
+            return;
+        }
+        if self.commits.is_stopped() {
+            self.ops.reaps = false;
+            return;
+        }
+        let reaped = self.trees.has_doomed().and_then(|has| {
+            if !has {
+                return Ok(false);
+            }
+            let mut change = self.trees.change_to_free()?;
+            change.reap()?;
+            change.apply();
+            Ok(true)
+        });
+        match reaped {
+            Ok(more) => {
+                self.ops.reaps = more;
+                if more {
+                    self.commits.on_change(self.now);
+                }
+            }
+            Err(TreeStop::Wait) => self.ops.reap_sleeps = true,
+            Err(TreeStop::Commit | TreeStop::NoNodes | TreeStop::NoBlocks)
+                if self.trees.has_changes() || self.commits.is_under_way() =>
+            {
+                self.commits.is_wanted = true;
+                self.ops.reap_sleeps = true;
+            }
+            // It stays as it is until somebody checks the pool.
+            Err(_) => self.ops.reaps = false,
+        }
+    }
+}

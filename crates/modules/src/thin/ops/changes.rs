@@ -1,0 +1,231 @@
+//! What each operation changes in the trees, as one change.
+
+use super::{OpStop, PoolDone, PoolError, PoolOp};
+use crate::meta::tree::TreePointer;
+use crate::thin::rows::{NameRow, TIME_MAX, VolumeRow, check_name};
+use crate::thin::{Core, Entry, PoolCanary, VOLUMES_MAX};
+
+/// Sizes of volumes are multiples of this: the largest block that the data part may have.
+const SIZE_ALIGN_BYTES: u64 = 4096;
+const SIZE_MAX: u64 = 1 << 62;
+
+/// What makes a new volume, beside its content.
+struct New<'a> {
+    name: &'a str,
+    incarnation: u64,
+    at: u64,
+}
+
+fn check_size(bytes: u64) -> Result<(), PoolError> {
+    if bytes == 0 || !bytes.is_multiple_of(SIZE_ALIGN_BYTES) || bytes > SIZE_MAX {
+        return Err(PoolError::BadSize {
+            why: "has a multiple of 4096 bytes, above 0 and at most 2^62",
+        });
+    }
+    Ok(())
+}
+
+impl Core {
+    /// Makes the change of an operation, which the next commit has.
+    pub(super) fn apply(&mut self, op: &PoolOp) -> Result<PoolDone, OpStop> {
+        match op {
+            PoolOp::Create { name, bytes, incarnation, at } => {
+                check_size(*bytes)?;
+                let row = VolumeRow {
+                    root: TreePointer::NONE,
+                    bytes: *bytes,
+                    mapped: 0,
+                    incarnation: *incarnation,
+                    origin: 0,
+                    shared_before: 0,
+                    is_read_only: false,
+                    created_at: *at,
+                };
+                self.add(row, None, &New { name, incarnation: *incarnation, at: *at })
+            }
+            PoolOp::Snapshot { volume, name, incarnation, at } => {
+                self.cut(*volume, true, &New { name, incarnation: *incarnation, at: *at })
+            }
+            PoolOp::Clone { volume, name, incarnation, at } => {
+                self.cut(*volume, false, &New { name, incarnation: *incarnation, at: *at })
+            }
+            PoolOp::RollBack { volume, to, incarnation } => {
+                self.roll_back(*volume, *to, *incarnation)
+            }
+            PoolOp::Delete { volume } => self.delete(*volume),
+            PoolOp::Resize { volume, bytes } => self.resize(*volume, *bytes),
+            PoolOp::Rename { volume, name } => self.rename(*volume, name),
+            PoolOp::Measure { .. } => unreachable!("it changes nothing"),
+        }
+    }
+
+    fn row(&self, volume: u64) -> Result<VolumeRow, PoolError> {
+        let entry = self.entries.get(&volume).ok_or(PoolError::NoVolume { volume })?;
+        Ok(entry.row)
+    }
+
+    /// Whether a volume can get that name.
+    fn check_new_name(&self, volume: Option<u64>, name: &str) -> Result<(), PoolError> {
+        check_name(name).map_err(|why| PoolError::BadName { why })?;
+        if let Some(fault) = &self.ops.damaged {
+            return Err(PoolError::Damaged(fault.clone()));
+        }
+        let taken = self.entries.iter().find(|(_, entry)| entry.name == name);
+        match taken.map(|(&taken, _)| taken) {
+            Some(taken) if volume != Some(taken) => Err(PoolError::NameTaken { volume: taken }),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_closed(&self, volume: u64) -> Result<(), PoolError> {
+        match self.entries.get(&volume) {
+            Some(Entry { slot: Some(_), .. }) => Err(PoolError::IsOpen { volume }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The time behind the next cut.
+    fn next_time(&self) -> Result<u64, PoolError> {
+        let time = self.head.time + 1;
+        if time < TIME_MAX { Ok(time) } else { Err(PoolError::TooMany) }
+    }
+
+    /// Another volume of that row, whose blocks are those of another one, of which that is the row from now on.
+    fn add(
+        &mut self,
+        mut row: VolumeRow,
+        cut: Option<(u64, VolumeRow, u64)>,
+        new: &New<'_>,
+    ) -> Result<PoolDone, OpStop> {
+        self.check_new_name(None, new.name)?;
+        if self.entries.len() >= VOLUMES_MAX || self.head.next_volume == u64::MAX {
+            return Err(PoolError::TooMany.into());
+        }
+        let volume = self.head.next_volume;
+        let mut change = self.trees.change()?;
+        let mut volumes = self.volumes;
+        if let Some((from, of, _)) = cut {
+            row.root = change.share(of.blocks())?.at;
+            (volumes, _) = change.insert(volumes, from, &of)?;
+        }
+        (volumes, _) = change.insert(volumes, volume, &row)?;
+        let (names, _) = change.insert(self.names, volume, &NameRow::new(new.name))?;
+        change.apply();
+        (self.volumes, self.names) = (volumes, names);
+        self.head.next_volume += 1;
+        if let Some((from, of, time)) = cut {
+            self.head.time = time;
+            self.set_row(from, of);
+        }
+        let name = new.name.to_owned();
+        self.entries.insert(volume, Entry { row, name, slot: None, changed_in: 0 });
+        self.set_row(volume, row);
+        Ok(PoolDone::Created { volume })
+    }
+
+    /// A snapshot or a clone.
+    fn cut(&mut self, volume: u64, is_read_only: bool, new: &New<'_>) -> Result<PoolDone, OpStop> {
+        let of = self.row(volume)?;
+        let time = self.next_time()?;
+        // What is mapped by now is both's, and what comes is of one.
+        let of = VolumeRow { shared_before: time, ..of };
+        let row = VolumeRow {
+            incarnation: new.incarnation,
+            origin: volume,
+            is_read_only,
+            created_at: new.at,
+            ..of
+        };
+        self.add(row, Some((volume, of, time)), new)
+    }
+
+    /// `to` is a snapshot of that volume, or of one of its snapshots.
+    fn check_lineage(&self, volume: u64, to: u64) -> Result<(), PoolError> {
+        let mut at = to;
+        // As many steps as there are volumes, at most.
+        for _ in 0..=self.entries.len() {
+            match self.entries.get(&at) {
+                Some(entry) if entry.row.is_read_only && entry.row.origin == volume => {
+                    return Ok(());
+                }
+                Some(entry) if entry.row.is_read_only => at = entry.row.origin,
+                _ => break,
+            }
+        }
+        Err(PoolError::NoSnapshot { volume: to })
+    }
+
+    fn roll_back(&mut self, volume: u64, to: u64, incarnation: u64) -> Result<PoolDone, OpStop> {
+        let (row, from) = (self.row(volume)?, self.row(to)?);
+        self.check_closed(volume)?;
+        self.check_lineage(volume, to)?;
+        let time = self.next_time()?;
+        let mut change = self.trees.change()?;
+        change.delete(row.blocks())?;
+        let root = change.share(from.blocks())?.at;
+        let row = VolumeRow { root, mapped: from.mapped, incarnation, shared_before: time, ..row };
+        let (volumes, _) = change.insert(self.volumes, volume, &row)?;
+        change.apply();
+        self.volumes = volumes;
+        self.head.time = time;
+        self.set_row(volume, row);
+        self.ops.reaps = true;
+        Ok(PoolDone::Done)
+    }
+
+    fn delete(&mut self, volume: u64) -> Result<PoolDone, OpStop> {
+        let row = self.row(volume)?;
+        self.check_closed(volume)?;
+        let mut change = self.trees.change_to_free()?;
+        if self.canary == PoolCanary::DeletesShared {
+            let mut found = Vec::new();
+            change.rows(row.blocks(), 0..=u64::MAX, &mut found)?;
+            for (_, mapping) in found {
+                // Once for this volume, which the tree will not do again, and once for whoever else has it.
+                if change.block_count(mapping.block)? > 0 {
+                    change.give_back_block(mapping.block)?;
+                }
+            }
+        } else {
+            change.delete(row.blocks())?;
+        }
+        let (volumes, _) = change.remove(self.volumes, volume)?;
+        let (names, _) = change.remove(self.names, volume)?;
+        change.apply();
+        (self.volumes, self.names) = (volumes, names);
+        self.entries.remove(&volume);
+        self.ops.reaps = true;
+        Ok(PoolDone::Done)
+    }
+
+    fn resize(&mut self, volume: u64, bytes: u64) -> Result<PoolDone, OpStop> {
+        let row = self.row(volume)?;
+        check_size(bytes)?;
+        if bytes < row.bytes {
+            return Err(PoolError::BadSize { why: "only grows" }.into());
+        }
+        if row.is_read_only {
+            return Err(PoolError::BadSize { why: "keeps its size if it is a snapshot" }.into());
+        }
+        let row = VolumeRow { bytes, ..row };
+        let mut change = self.trees.change()?;
+        let (volumes, _) = change.insert(self.volumes, volume, &row)?;
+        change.apply();
+        self.volumes = volumes;
+        self.set_row(volume, row);
+        Ok(PoolDone::Done)
+    }
+
+    fn rename(&mut self, volume: u64, name: &str) -> Result<PoolDone, OpStop> {
+        self.row(volume)?;
+        self.check_new_name(Some(volume), name)?;
+        let mut change = self.trees.change()?;
+        let (names, _) = change.insert(self.names, volume, &NameRow::new(name))?;
+        change.apply();
+        self.names = names;
+        if let Some(entry) = self.entries.get_mut(&volume) {
+            name.clone_into(&mut entry.name);
+        }
+        Ok(PoolDone::Done)
+    }
+}

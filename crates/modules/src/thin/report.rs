@@ -1,0 +1,123 @@
+//! What a pool says of itself: how full it is, its volumes, and events when it fills up.
+
+use super::Core;
+use crate::meta::tree::NODE_BYTES;
+
+/// Told when so many percent are in use, once each time that is reached.
+const LEVELS_PERCENT: [u64; 2] = [80, 95];
+
+/// Something that has happened to a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolEvent {
+    /// So many percent of the data blocks are in use: 80 or 95.
+    DataFull {
+        /// The level that was reached.
+        percent: u64,
+    },
+    /// Likewise of the metadata, of what is there for changes that take some.
+    MetadataFull {
+        /// The level that was reached.
+        percent: u64,
+    },
+}
+
+/// How a pool stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolReport {
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Bytes of data blocks in use: what is being given back counts until it can be used again.
+    pub data_used_bytes: u64,
+    /// Bytes of all of them.
+    pub data_bytes: u64,
+    /// Bytes of metadata in use.
+    pub metadata_used_bytes: u64,
+    /// Bytes of all metadata.
+    pub metadata_bytes: u64,
+    /// Deleted volumes are being given back.
+    pub is_reaping: bool,
+    /// All volumes, by their numbers.
+    pub volumes: Vec<VolumeReport>,
+}
+
+/// What is known of a volume. How much of it is its own is found out by [`PoolOp::Measure`](super::PoolOp::Measure).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeReport {
+    /// Its number in the pool: no other's, now or later.
+    pub volume: u64,
+    /// What people call it; empty if that cannot be read.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Bytes of blocks that it refers to, others' among them.
+    pub mapped_bytes: u64,
+    /// What it is a snapshot or a clone of, if of anything; that may be deleted.
+    pub origin: Option<u64>,
+    /// It is a snapshot.
+    pub is_read_only: bool,
+    /// In seconds since 1970, for people; 0 if that is not known.
+    pub created_at: u64,
+    /// Which life of its content this is.
+    pub incarnation: u64,
+    /// Somebody has it open.
+    pub is_open: bool,
+}
+
+/// Levels that were told of.
+#[derive(Default)]
+pub(super) struct Levels {
+    pub news: Vec<PoolEvent>,
+    /// Of the data and of the metadata, how many of the levels were reached.
+    told: [usize; 2],
+}
+
+impl Core {
+    /// Data blocks and nodes: in use, and all.
+    fn used(&self) -> [(u64, u64); 2] {
+        let [nodes, blocks] = self.trees.free();
+        let state = self.trees.committed();
+        let of = |total: u64, free: u64| (total.saturating_sub(free), total);
+        [of(state.blocks.total, blocks), of(state.nodes.total, nodes)]
+    }
+
+    /// Tells of levels that were reached since the last look.
+    pub(super) fn look_at_levels(&mut self) {
+        for (which, (used, total)) in self.used().into_iter().enumerate() {
+            let reached = |percent: &&u64| used * 100 >= total * **percent;
+            let reached = LEVELS_PERCENT.iter().filter(reached).count();
+            for &percent in &LEVELS_PERCENT[self.report.told[which].min(reached)..reached] {
+                self.report.news.push(match which {
+                    0 => PoolEvent::DataFull { percent },
+                    _ => PoolEvent::MetadataFull { percent },
+                });
+            }
+            self.report.told[which] = reached;
+        }
+    }
+
+    pub(super) fn make_report(&mut self) -> PoolReport {
+        let [(blocks, blocks_total), (nodes, nodes_total)] = self.used();
+        let shift = self.head.block_shift;
+        let node_bytes = NODE_BYTES as u64;
+        let report = |(&volume, entry): (&u64, &super::Entry)| VolumeReport {
+            volume,
+            name: entry.name.clone(),
+            bytes: entry.row.bytes,
+            mapped_bytes: entry.row.mapped << shift,
+            origin: (entry.row.origin != 0).then_some(entry.row.origin),
+            is_read_only: entry.row.is_read_only,
+            created_at: entry.row.created_at,
+            incarnation: entry.row.incarnation,
+            is_open: entry.slot.is_some(),
+        };
+        PoolReport {
+            block_bytes: self.head.block_bytes(),
+            data_used_bytes: blocks << shift,
+            data_bytes: blocks_total << shift,
+            metadata_used_bytes: nodes * node_bytes,
+            metadata_bytes: nodes_total * node_bytes,
+            is_reaping: self.ops.is_reaping(),
+            volumes: self.entries.iter().map(report).collect(),
+        }
+    }
+}

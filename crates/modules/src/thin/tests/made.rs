@@ -1,0 +1,102 @@
+//! Pools that are made, opened and checked.
+
+use thinwire_buffer::Pool as Memory;
+use thinwire_volume::Volume;
+
+use super::super::*;
+use crate::Options;
+use crate::meta::{Finding, LABEL_AREA_BYTES, LabelFeatures, LabelOutcome, LabelPart};
+
+pub const BLOCK: u64 = 4096;
+pub const METADATA: u64 = 4 << 20;
+
+/// The labels of a new pool.
+pub fn labels(blocks: u64) -> [Label; 2] {
+    labels_of(blocks, BLOCK as u32)
+}
+
+pub fn labels_of(blocks: u64, block_bytes: u32) -> [Label; 2] {
+    let new = NewPool {
+        block_bytes,
+        data_bytes: blocks * u64::from(block_bytes),
+        metadata_bytes: METADATA,
+    };
+    let parts = vec![
+        LabelPart { uuid: [1; 16], bytes: new.data_bytes },
+        LabelPart { uuid: [2; 16], bytes: METADATA },
+    ];
+    let [data, metadata] = new.states().unwrap();
+    let label = |role, state| Label {
+        generation: 1,
+        features: LabelFeatures::default(),
+        module: &THIN_MODULE,
+        options: Options::default(),
+        whole: [9; 16],
+        name: "pool".into(),
+        whole_bytes: new.data_bytes,
+        parts: parts.clone(),
+        role,
+        data_start: LABEL_AREA_BYTES,
+        opening: [0; 16],
+        next_opening: [0; 16],
+        openings: 0,
+        content: Default::default(),
+        writer: None,
+        state,
+    };
+    [label(0, data), label(1, metadata)]
+}
+
+fn read_labels(part: &mut dyn Volume) -> (Labels, Finding) {
+    let mut labels = Labels::new(POOL_LABEL_TOKEN, &Memory::new(0));
+    labels.read(part).unwrap();
+    loop {
+        if let Some(outcome) = labels.turn(part) {
+            let LabelOutcome::Read(found) = outcome else { panic!("{outcome:?}") };
+            return (labels, found.unwrap());
+        }
+    }
+}
+
+/// Writes the labels of a new pool to its metadata.
+pub fn make(metadata: &mut dyn Volume, label: &Label) {
+    let (mut labels, found) = read_labels(metadata);
+    assert_eq!(found, Finding::Blank);
+    for _ in 0..2 {
+        labels.write(label, metadata).unwrap();
+        while labels.turn(metadata).is_none() {}
+    }
+}
+
+/// Opens a pool over what was made.
+pub fn open(
+    data: Box<dyn Volume>,
+    mut metadata: Box<dyn Volume>,
+    data_label: Label,
+    config: PoolConfig,
+) -> Result<ThinPool, PoolOpenError> {
+    let (labels, found) = read_labels(&mut *metadata);
+    let Finding::Label(found) = found else { panic!("no label") };
+    let data = PoolPart {
+        volume: data,
+        labels: Labels::new(POOL_LABEL_TOKEN, &Memory::new(0)),
+        label: data_label,
+    };
+    ThinPool::open(data, PoolPart { volume: metadata, labels, label: found.label }, config)
+}
+
+pub fn check(pool: &ThinPool) -> Vec<PoolFinding> {
+    let mut check = PoolCheck::new(pool, 500);
+    let mut found = Vec::new();
+    for _ in 0..1_000_000 {
+        if check.is_done() {
+            return found;
+        }
+        let (finding, came_on) = check.step(pool);
+        found.extend(finding);
+        if !came_on {
+            pool.poll();
+        }
+    }
+    panic!("the check does not end");
+}
