@@ -42,7 +42,6 @@ mod provision;
 mod report;
 mod rows;
 #[cfg(test)]
-#[allow(dead_code, reason = "what crashes need is there already")]
 mod tests;
 mod unmap;
 
@@ -148,6 +147,8 @@ enum PoolCanary {
     CutWithoutDrain,
     /// A block is discarded as soon as it is unmapped.
     EarlyDiscard,
+    /// A block is given out while it is being discarded.
+    GivesOutEarly,
     /// A read does not lock what it reads.
     ReadsUnlocked,
     /// Who deletes a volume gives back its blocks, whoever else has them.

@@ -2,7 +2,7 @@
 //! with bytes that are nobody's.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use thinwire_buffer::{Pool, SegList};
@@ -51,6 +51,8 @@ struct Inner {
     is_prompt: bool,
     /// One in so many of these fails; none if 0.
     fails: BTreeMap<&'static str, u64>,
+    /// It does none of these.
+    hangs: Option<Op>,
     discards: Vec<(u64, u64)>,
     lost: u64,
     news: Vec<VolumeEvent>,
@@ -83,6 +85,7 @@ impl Disk {
             random: SplitMix64::new(seed + 1),
             is_prompt: true,
             fails: BTreeMap::new(),
+            hangs: None,
             discards: Vec::new(),
             lost: 0,
             news: Vec::new(),
@@ -97,6 +100,11 @@ impl Disk {
     /// From now on one in so many fails of these: "read", "write" or "flush".
     pub fn fail(&self, what: &'static str, one_in: u64) {
         self.0.borrow_mut().fails.insert(what, one_in);
+    }
+
+    /// From now on it does none of these, or all it is asked for.
+    pub fn hang(&self, what: Option<Op>) {
+        self.0.borrow_mut().hangs = what;
     }
 
     pub fn without_discards(&self) {
@@ -117,10 +125,6 @@ impl Disk {
 
     pub fn content(&self) -> Content {
         self.0.borrow().now.clone()
-    }
-
-    pub fn set(&self, content: Content) {
-        self.0.borrow_mut().now = content;
     }
 
     /// How many writes of it may be lost or not, at that time.
@@ -251,11 +255,14 @@ impl Volume for Disk {
         let mut queue = std::mem::take(&mut inner.queue);
         let mut at = 0;
         while at < queue.len() {
-            if inner.is_prompt {
-                let (io, covers, own) = queue.remove(0);
+            if Some(queue[at].0.op) == inner.hangs {
+                at += 1;
+            } else if inner.is_prompt {
+                let (io, covers, own) = queue.remove(at);
                 done.push(inner.execute(io, covers, own));
             } else if inner.random.one_in(3) {
-                let nth = inner.random.below(queue.len() as u64) as usize;
+                let nth = inner.random.below((queue.len() - at) as u64) as usize + at;
+                let nth = if Some(queue[nth].0.op) == inner.hangs { at } else { nth };
                 let (io, covers, own) = queue.remove(nth);
                 done.push(inner.execute(io, covers, own));
             } else {
@@ -276,9 +283,4 @@ impl Volume for Disk {
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
         events.append(&mut self.0.borrow_mut().news);
     }
-}
-
-/// Numbers of all sectors that say something, with what they say: those of data.
-pub fn stamps(content: &Content) -> BTreeSet<u64> {
-    content.values().map(|sector| u64::from_le_bytes(sector[..8].try_into().unwrap())).collect()
 }

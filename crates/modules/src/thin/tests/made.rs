@@ -11,19 +11,15 @@ pub const BLOCK: u64 = 4096;
 pub const METADATA: u64 = 4 << 20;
 
 /// The labels of a new pool.
-pub fn labels(blocks: u64) -> [Label; 2] {
-    labels_of(blocks, BLOCK as u32)
+pub fn labels(blocks: u64, metadata_bytes: u64) -> [Label; 2] {
+    labels_of(blocks, BLOCK as u32, metadata_bytes)
 }
 
-pub fn labels_of(blocks: u64, block_bytes: u32) -> [Label; 2] {
-    let new = NewPool {
-        block_bytes,
-        data_bytes: blocks * u64::from(block_bytes),
-        metadata_bytes: METADATA,
-    };
+pub fn labels_of(blocks: u64, block_bytes: u32, metadata_bytes: u64) -> [Label; 2] {
+    let new = NewPool { block_bytes, data_bytes: blocks * u64::from(block_bytes), metadata_bytes };
     let parts = vec![
         LabelPart { uuid: [1; 16], bytes: new.data_bytes },
-        LabelPart { uuid: [2; 16], bytes: METADATA },
+        LabelPart { uuid: [2; 16], bytes: metadata_bytes },
     ];
     let [data, metadata] = new.states().unwrap();
     let label = |role, state| Label {

@@ -1,8 +1,15 @@
-//! Tests of pools.
+//! Tests of pools: against a model, on disks that crash, lie about what is discarded, and fail.
 
 mod basics;
+mod conforms;
+mod crashes;
+mod damage;
 mod disk;
+mod fuzz;
+mod golden;
 mod made;
+mod many;
 mod model;
 mod random;
+mod scenes;
 mod world;

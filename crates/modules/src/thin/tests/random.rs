@@ -3,7 +3,7 @@
 use thinwire_volume::{ErrorKind, IoFlags, Op};
 
 use super::super::*;
-use super::made::BLOCK;
+use super::made::{BLOCK, METADATA};
 use super::world::*;
 
 const SIZE: u64 = 12 * BLOCK;
@@ -12,10 +12,12 @@ const SECTORS: u64 = SIZE / 512;
 fn tight(seed: u64) -> Setup {
     Setup {
         seed,
+        metadata: METADATA,
         blocks: 24 + seed % 3 * 16,
         is_prompt: seed.is_multiple_of(4),
         cache_nodes: 4,
         open_nodes_max: 12 + seed as usize % 3 * 40,
+        read_only: false,
     }
 }
 

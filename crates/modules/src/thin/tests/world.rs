@@ -17,14 +17,25 @@ use crate::meta::LABEL_AREA_BYTES;
 pub struct Setup {
     pub seed: u64,
     pub blocks: u64,
+    /// Bytes of data of the metadata part.
+    pub metadata: u64,
     pub is_prompt: bool,
     pub cache_nodes: usize,
     pub open_nodes_max: usize,
+    pub read_only: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { seed: 1, blocks: 64, is_prompt: true, cache_nodes: 4096, open_nodes_max: 2048 }
+        Setup {
+            seed: 1,
+            blocks: 64,
+            metadata: METADATA,
+            is_prompt: true,
+            cache_nodes: 4096,
+            open_nodes_max: 2048,
+            read_only: false,
+        }
     }
 }
 
@@ -62,8 +73,8 @@ pub struct World {
     op: Option<(OpNumber, PoolOp, u64, Option<Life>)>,
     pub op_errors: Vec<PoolError>,
     pub op_results: Vec<PoolDone>,
-    incarnations: u64,
-    names: u64,
+    pub incarnations: u64,
+    pub names: u64,
     /// The first thing that was wrong.
     pub wrong: Option<String>,
 }
@@ -74,8 +85,8 @@ impl World {
         let bytes = LABEL_AREA_BYTES + setup.blocks * BLOCK;
         let data = Disk::new(bytes, Content::new(), super::disk::NOBODYS, &clock, setup.seed);
         let metadata =
-            Disk::new(LABEL_AREA_BYTES + METADATA, Content::new(), 0, &clock, setup.seed + 7);
-        make(&mut metadata.clone(), &labels(setup.blocks)[1]);
+            Disk::new(LABEL_AREA_BYTES + setup.metadata, Content::new(), 0, &clock, setup.seed + 7);
+        make(&mut metadata.clone(), &labels(setup.blocks, setup.metadata)[1]);
         Self::over(setup, data, metadata, clock)
     }
 
@@ -84,9 +95,13 @@ impl World {
         let config = PoolConfig {
             cache_nodes: setup.cache_nodes,
             open_nodes_max: setup.open_nodes_max,
+            read_only: setup.read_only,
             ..PoolConfig::new(&Memory::new(1 << 20))
         };
-        let [label, _] = labels(setup.blocks);
+        let [label, _] = labels(setup.blocks, setup.metadata);
+        if setup.seed % 5 == 4 {
+            data.without_discards();
+        }
         let pool = open(Box::new(data.clone()), Box::new(metadata.clone()), label, config).unwrap();
         data.be_prompt(setup.is_prompt);
         metadata.be_prompt(setup.is_prompt);
@@ -429,7 +444,7 @@ impl World {
                     known.lives.get_mut(&known.now).unwrap().0.ended = Some(now);
                 }
                 (PoolOp::Delete { volume }, result) => {
-                    let known = self.model.get_mut(&volume).expect("it is known");
+                    let Some(known) = self.model.get_mut(&volume) else { continue };
                     match (&result, &mut known.deleted) {
                         (Ok(_), Some(when)) => when.ended = Some(now),
                         (Err(PoolError::Stopped { .. }), _) => {}

@@ -1,0 +1,318 @@
+//! Sequences that break without a rule, one by one, some with the fault that breaks it.
+
+use thinwire_volume::{ErrorKind, IoFlags, Op, Volume};
+
+use super::super::*;
+use super::made::BLOCK;
+use super::model::May;
+use super::world::*;
+
+const NONE: IoFlags = IoFlags { fua: false, no_hole: false, one_extent: false, for_patch: false };
+const FUA: IoFlags = IoFlags { fua: true, ..NONE };
+const NO_HOLE: IoFlags = IoFlags { no_hole: true, ..NONE };
+
+/// Two volumes; the first has all blocks but the last few.
+fn filled(left: u64, plant: PoolCanary) -> (World, u64, u64) {
+    let mut world = World::new(Setup { seed: 5, blocks: 16, ..Setup::default() });
+    let [a, b] = [(); 2].map(|()| world.create(20 * BLOCK));
+    world.open_volume(a);
+    world.open_volume(b);
+    world.write(a, 0, (16 - left) * 8);
+    world.wait();
+    world.rest();
+    world.canary(plant);
+    (world, a, b)
+}
+
+fn some_turns(world: &mut World) {
+    for _ in 0..30 {
+        world.turn();
+        world.pass(100);
+    }
+}
+
+/// A slow read of a block that is discarded meanwhile, and that another volume asks for (rule 10).
+fn slow_read(plant: PoolCanary) -> World {
+    let (mut world, a, b) = filled(0, plant);
+    world.data.hang(Some(Op::Read));
+    world.ask(a, Op::Read, NONE, 0, 8);
+    some_turns(&mut world);
+    world.ask(a, Op::Discard, NONE, 0, 8);
+    some_turns(&mut world);
+    world.write(b, 0, 8);
+    some_turns(&mut world);
+    world.data.hang(None);
+    world.wait();
+    world
+}
+
+#[test]
+fn a_block_that_is_being_read_is_not_given_up() {
+    let mut world = slow_read(PoolCanary::None);
+    world.is_right();
+    assert_eq!(world.failed.get(&ErrorKind::NoSpace), Some(&1));
+    world.write(2, 0, 8);
+    world.wait();
+    world.read_all(2);
+    world.is_right();
+    assert_eq!(world.failed.get(&ErrorKind::NoSpace), Some(&1));
+}
+
+#[test]
+fn a_read_that_locks_nothing_is_found() {
+    assert!(slow_read(PoolCanary::ReadsUnlocked).wrong.is_some());
+}
+
+/// A slow discard of a block that another volume asks for (rule 10).
+fn slow_discard(plant: PoolCanary) -> World {
+    let (mut world, a, b) = filled(0, plant);
+    world.data.hang(Some(Op::Discard));
+    world.ask(a, Op::Discard, NONE, 8, 8);
+    some_turns(&mut world);
+    world.write(b, 0, 8);
+    some_turns(&mut world);
+    world.data.hang(None);
+    world.wait();
+    world.read_all(b);
+    world
+}
+
+#[test]
+fn a_block_that_is_being_discarded_is_waited_for() {
+    let world = slow_discard(PoolCanary::None);
+    world.is_right();
+    assert_eq!(world.failed.len(), 0);
+}
+
+#[test]
+fn a_block_that_is_given_out_while_it_is_being_discarded_is_found() {
+    assert!(slow_discard(PoolCanary::GivesOutEarly).wrong.is_some());
+}
+
+/// Rule 14.
+#[test]
+fn a_full_pool_refuses_what_takes_room_and_does_the_rest() {
+    let (mut world, a, b) = filled(1, PoolCanary::None);
+    // Two blocks, where there is one: neither is written.
+    world.write(b, 3, 10);
+    world.wait();
+    assert_eq!(world.failed.remove(&ErrorKind::NoSpace), Some(1));
+    world.ask(b, Op::WriteZeroes, NO_HOLE, 0, 16);
+    world.wait();
+    assert_eq!(world.failed.remove(&ErrorKind::NoSpace), Some(1));
+    world.read_all(b);
+    // One fits; what is mapped is written, flushed, read.
+    world.write(b, 3, 5);
+    world.ask(a, Op::Write, FUA, 5, 20);
+    world.wait();
+    world.flush(a);
+    let snapshot = world.snapshot(a);
+    world.write(a, 0, 1);
+    world.wait();
+    assert_eq!(world.failed.remove(&ErrorKind::NoSpace), Some(1), "it would have to be copied");
+    [a, b, snapshot].into_iter().for_each(|volume| world.read_all(volume));
+    world.is_right();
+    // What is given back is there for others.
+    world.ask(b, Op::Discard, NONE, 0, 8);
+    world.wait();
+    world.write(a, 0, 1);
+    world.wait();
+    world.read_all(a);
+    world.is_right();
+    assert_eq!(world.failed.len(), 0);
+    world.open.clear();
+    for volume in [a, b, snapshot] {
+        assert_eq!(world.run(PoolOp::Delete { volume }), Some(PoolDone::Done));
+    }
+    world.rest();
+    assert_eq!(world.pool.report().data_used_bytes, 0);
+}
+
+#[test]
+fn a_write_waits_for_what_a_deleted_volume_gives_back() {
+    let (mut world, a, b) = filled(0, PoolCanary::None);
+    world.open.remove(&a);
+    assert_eq!(world.run(PoolOp::Delete { volume: a }), Some(PoolDone::Done));
+    world.write(b, 0, 8 * 16);
+    world.wait();
+    world.read_all(b);
+    world.is_right();
+    assert_eq!(world.failed.len(), 0);
+}
+
+/// Without room for nodes nothing new is begun, and deletions go on.
+#[test]
+fn a_pool_without_metadata_deletes() {
+    let mut world = World::new(Setup { blocks: 4000, ..Setup::default() });
+    // Each block of a tree of its own, so that nodes run out.
+    let mut count = 0;
+    loop {
+        let (name, incarnation) = (world.name(), world.incarnation());
+        let made = world.run(PoolOp::Create { name, bytes: 1 << 20, incarnation, at: 0 });
+        let Some(PoolDone::Created { volume }) = made else { break };
+        world.open_volume(volume);
+        world.write(volume, 1, 3);
+        world.wait();
+        if world.failed.contains_key(&ErrorKind::NoSpace) {
+            break;
+        }
+        count += 1;
+        assert!(count < 2000, "it is never full");
+    }
+    let mut events = Vec::new();
+    world.pool.poll_events(&mut events);
+    // What is kept back is not used: so the last level need not be reached.
+    assert!(world.op_errors.iter().all(|error| *error == PoolError::NoRoom));
+    world.open.clear();
+    for volume in super::random::living(&world) {
+        assert_eq!(
+            world.run(PoolOp::Delete { volume }),
+            Some(PoolDone::Done),
+            "{:?}",
+            world.op_errors
+        );
+    }
+    world.rest();
+    assert_eq!(world.pool.report().data_used_bytes, 0);
+    assert_eq!(world.check(), []);
+    world.create(1 << 20);
+}
+
+#[test]
+fn levels_are_told_once_each_time_they_are_reached() {
+    let mut world = World::new(Setup { blocks: 100, ..Setup::default() });
+    let volume = world.create(100 * BLOCK);
+    world.open_volume(volume);
+    let mut told = Vec::new();
+    let mut upto = |world: &mut World, from: u64, blocks: u64| {
+        world.write(volume, from * 8, (blocks - from) * 8);
+        world.wait();
+        world.rest();
+        told.clear();
+        world.pool.poll_events(&mut told);
+        told.clone()
+    };
+    assert_eq!(upto(&mut world, 0, 79), []);
+    assert_eq!(upto(&mut world, 79, 81), [PoolEvent::DataFull { percent: 80 }]);
+    assert_eq!(upto(&mut world, 81, 94), []);
+    assert_eq!(upto(&mut world, 94, 100), [PoolEvent::DataFull { percent: 95 }]);
+    world.ask(volume, Op::Discard, NONE, 0, 800);
+    world.wait();
+    world.rest();
+    world.pool.poll_events(&mut Vec::new());
+    let both = [80, 95].map(|percent| PoolEvent::DataFull { percent });
+    let told = upto(&mut world, 0, 96);
+    assert_eq!(told, both);
+}
+
+/// What a volume holds beside a write that was held: the write is not in the snapshot.
+#[test]
+fn writes_wait_while_a_volume_is_cut() {
+    let mut world = World::new(Setup { seed: 4, ..Setup::default() });
+    let volume = world.create(20 * BLOCK);
+    world.open_volume(volume);
+    world.write(volume, 0, 32);
+    world.wait();
+    world.flush(volume);
+    world.data.hang(Some(Op::Write));
+    world.write(volume, 0, 8);
+    world.turn();
+    let (name, incarnation) = (world.name(), world.incarnation());
+    world.begin(PoolOp::Snapshot { volume, name, incarnation, at: 0 });
+    world.write(volume, 8, 8);
+    some_turns(&mut world);
+    assert_eq!(world.outstanding(), 2);
+    assert!(world.has_op(), "it was cut beside a write");
+    // Reads go on.
+    world.ask(volume, Op::Read, NONE, 16, 8);
+    some_turns(&mut world);
+    assert_eq!(world.outstanding(), 2);
+    world.data.hang(None);
+    world.wait();
+    let snapshot = world.model.keys().max().copied().unwrap();
+    world.read_all(volume);
+    world.read_all(snapshot);
+    world.is_right();
+    let held: Vec<&May> =
+        world.model[&snapshot].lives.values().flat_map(|(_, life)| &life.sectors[8]).collect();
+    assert_eq!(held.len(), 1);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_reason() {
+    let mut world = World::new(Setup::default());
+    let volume = world.create(4 * BLOCK);
+    let refused = |world: &mut World, op: PoolOp| {
+        assert_eq!(world.run(op.clone()), None, "{op:?}");
+        world.op_errors.pop().unwrap()
+    };
+    let create =
+        |name: &str, bytes| PoolOp::Create { name: name.into(), bytes, incarnation: 5, at: 0 };
+    let is = |error: PoolError, text: &str| assert!(error.to_string().contains(text), "{error}");
+    is(refused(&mut world, create("volume 1", BLOCK)), "volume 1 is called that");
+    is(refused(&mut world, create("", BLOCK)), "1 to 63 bytes");
+    is(refused(&mut world, create(&"x".repeat(64), BLOCK)), "1 to 63 bytes");
+    is(refused(&mut world, create("a\nb", BLOCK)), "control characters");
+    is(refused(&mut world, create("b", 0)), "multiple of 4096");
+    is(refused(&mut world, create("b", 100)), "multiple of 4096");
+    is(refused(&mut world, PoolOp::Delete { volume: 77 }), "no volume 77");
+    is(refused(&mut world, PoolOp::Measure { volume: 77 }), "no volume 77");
+    let back = PoolOp::RollBack { volume, to: volume, incarnation: 9 };
+    is(refused(&mut world, back), "no snapshot");
+    is(refused(&mut world, PoolOp::Resize { volume, bytes: BLOCK }), "only grows");
+    assert_eq!(world.run(create("äöü", BLOCK)), Some(PoolDone::Created { volume: 2 }));
+    let rename = PoolOp::Rename { volume, name: "äöü".into() };
+    is(refused(&mut world, rename), "volume 2 is called that");
+    world.open_volume(volume);
+    assert!(matches!(world.pool.open_volume(volume), Err(PoolError::IsOpen { .. })));
+    assert!(matches!(world.pool.open_volume(99), Err(PoolError::NoVolume { .. })));
+}
+
+/// Rule 11: what is changed is committed after a second at the latest, and a handle says when it wants to be told the time.
+#[test]
+fn what_is_changed_is_committed_in_time() {
+    let mut world = World::new(Setup::default());
+    let volume = world.create(4 * BLOCK);
+    world.open_volume(volume);
+    world.rest();
+    let start = world.now;
+    assert_eq!(world.pool.turn(start), Time::NEVER);
+    world.write(volume, 0, 8);
+    world.wait();
+    let handle = world.open.get_mut(&volume).unwrap();
+    let second = std::time::Duration::from_secs(1);
+    assert_eq!(handle.turn(start), start + second);
+    assert!(!handle.is_wound_up());
+    assert_eq!(handle.turn(start + second), start + second, "it has to be polled");
+    let mut done = Vec::new();
+    (0..10).for_each(|_| handle.poll(&mut done));
+    assert!(handle.is_wound_up() && handle.is_at_rest());
+    assert!(world.pool.is_idle());
+    world.now = start + second;
+    assert_eq!(world.pool.turn(start + second), Time::NEVER);
+}
+
+#[test]
+fn a_pool_for_reading_changes_nothing() {
+    let mut world = World::new(Setup::default());
+    let volume = world.create(8 * BLOCK);
+    world.open_volume(volume);
+    world.write(volume, 0, 20);
+    world.wait();
+    world.flush(volume);
+    let World { mut setup, clock, data, metadata, pool, open, model, .. } = world;
+    drop((pool, open));
+    let before = [data.content(), metadata.content()];
+    setup.read_only = true;
+    let mut world = World::over(setup, data, metadata, clock);
+    world.model = model;
+    world.read_all(volume);
+    assert!(world.open[&volume].geometry().features.read_only);
+    world.flush(volume);
+    assert_eq!(world.run(PoolOp::Delete { volume: 9 }), None);
+    assert_eq!(world.op_errors, [PoolError::ReadOnly]);
+    world.is_right();
+    let after = [world.data.content(), world.metadata.content()];
+    assert!(before == after, "something was written");
+    assert_eq!(world.check(), []);
+}
