@@ -92,7 +92,7 @@ use self::meta::LABEL_AREA_BYTES;
 pub static MODULES: &[Module] = &[linear::MODULE, slice::MODULE, stripe::MODULE];
 
 /// Those that are opened with labels only, since they keep something there ([`Module::keeps`]).
-pub static KEEPING_MODULES: &[Module] = &[mirror::MODULE];
+pub static KEEPING_MODULES: &[Module] = &[mirror::MODULE, thin::MODULE];
 
 /// A module over its volumes, or why it cannot be put there.
 pub type Built = Result<Box<dyn Volume>, ModuleError>;
@@ -122,15 +122,19 @@ impl Module {
         Module::all().find(|module| module.name == name)
     }
 
-    /// The module that labels call that: also one that no description names.
-    pub fn of_label(name: &str) -> Option<&'static Module> {
-        Module::find(name)
-            .or_else(|| (name == thin::THIN_MODULE.name).then_some(&thin::THIN_MODULE))
-    }
-
     /// All modules, in the order in which they are shown.
     pub fn all() -> impl Iterator<Item = &'static Module> {
         MODULES.iter().chain(KEEPING_MODULES)
+    }
+
+    /// It keeps the same on all of its parts, and goes on without one.
+    pub fn is_mirror(&self) -> bool {
+        *self == mirror::MODULE
+    }
+
+    /// It is no volume, but has some, each with a name.
+    pub fn has_volumes(&self) -> bool {
+        *self == thin::MODULE
     }
 
     /// Where data starts on its parts, in bytes.

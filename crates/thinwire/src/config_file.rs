@@ -194,6 +194,7 @@ pub(crate) struct FileVolume {
     pub kind: Spanned<String>,
     pub children: Spanned<Vec<Spanned<String>>>,
     pub labels: Option<bool>,
+    pub block: Option<Spanned<FileValue>>,
     pub chunk: Option<Spanned<FileValue>>,
     pub offset: Option<Spanned<FileValue>>,
     pub size: Option<Spanned<FileValue>>,
@@ -201,9 +202,10 @@ pub(crate) struct FileVolume {
 
 impl FileVolume {
     /// The options of modules, of all kinds, and what is said of each.
-    pub fn options(&self) -> [(&'static str, Option<&Spanned<FileValue>>); 3] {
-        let FileVolume { name: _, kind: _, children: _, labels: _, chunk, offset, size } = self;
-        [("chunk", chunk), ("offset", offset), ("size", size)]
+    pub fn options(&self) -> [(&'static str, Option<&Spanned<FileValue>>); 4] {
+        let FileVolume { name: _, kind: _, children: _, labels: _, block, chunk, offset, size } =
+            self;
+        [("block", block), ("chunk", chunk), ("offset", offset), ("size", size)]
             .map(|(name, value)| (name, value.as_ref()))
     }
 }

@@ -19,6 +19,7 @@ use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::network::Interrupt;
 use crate::open::Wait;
+use crate::pool::PoolPlace;
 use crate::uri::VolumeSpec;
 
 /// How often disks are asked whether they have answered: their descriptors are not watched yet.
@@ -36,6 +37,8 @@ pub struct Opening<'a> {
     pub read_only: bool,
     /// Of mirrors.
     pub wish: OpeningWish,
+    /// Where a pool is put that is to be changed itself.
+    pub pool: Option<&'a PoolPlace>,
 }
 
 /// The module over the data of its parts, put in the order that their labels say, whatever that of `children` is, which
@@ -50,13 +53,35 @@ pub fn open_whole(
     mut children: Vec<Box<dyn Volume>>,
     by: &Opening<'_>,
 ) -> Outcome<Box<dyn Volume>> {
+    let whole = assemble_whole(host, (module, options), specs, &mut children, by)?;
+    let mut places: Vec<_> = children.into_iter().map(Some).collect();
+    let mut parts = Vec::new();
+    for part in &whole.parts {
+        let child = places[part.place].take().expect("each is one part");
+        let data = Child::within(child, part.data_start, part.data_bytes);
+        parts.push(data.map_err(|why| Failure::failed(format!("{} {why}", specs[part.place])))?);
+    }
+    module.open_over(parts, options).map_err(|e| unfit(&whole, specs, e))
+}
+
+/// The whole that these parts make, as it is described; opened for writing, it has a new opening on all of them.
+///
+/// # Errors
+/// As [`open_whole`].
+pub fn assemble_whole(
+    host: &Host,
+    (module, options): (&'static Module, &Options),
+    specs: &[VolumeSpec],
+    children: &mut [Box<dyn Volume>],
+    by: &Opening<'_>,
+) -> Outcome<Assembly> {
     let is_written =
         !by.read_only && children.iter().all(|child| !child.geometry().features.read_only);
     check_leaves(specs, is_written)?;
-    let (mut readers, mut seen) = read_all(host, &mut children, 0, by, None)?;
+    let (mut readers, mut seen) = read_all(host, children, 0, by, None)?;
     if !is_written && matches!(assemble(&seen), Err(AssemblyError::Stale { .. })) {
         // Somebody else opens it for writing, perhaps: some labels were read before that, and some behind.
-        (readers, seen) = read_all(host, &mut children, 0, by, None)?;
+        (readers, seen) = read_all(host, children, 0, by, None)?;
     }
     for (place, part) in seen.iter().enumerate() {
         let Ok(Finding::Label(found)) = &part.found else { continue };
@@ -92,7 +117,7 @@ pub fn open_whole(
             order.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
         )));
     }
-    check_size(&whole, specs, &children)?;
+    check_size(&whole, specs, children)?;
     if is_written {
         let label = |(labels, part): (Labels, SeenPart)| match part.found {
             Ok(Finding::Label(found)) => Some((labels, found.label)),
@@ -100,16 +125,9 @@ pub fn open_whole(
         };
         // Each has a label: they make a whole.
         let parts = readers.into_iter().zip(seen).filter_map(label).collect();
-        draw_opening(host, &whole, parts, specs, &mut children, by)?;
+        draw_opening(host, &whole, parts, specs, children, by)?;
     }
-    let mut places: Vec<_> = children.into_iter().map(Some).collect();
-    let mut parts = Vec::new();
-    for part in &whole.parts {
-        let child = places[part.place].take().expect("each is one part");
-        let data = Child::within(child, part.data_start, part.data_bytes);
-        parts.push(data.map_err(|why| Failure::failed(format!("{} {why}", specs[part.place])))?);
-    }
-    module.open_over(parts, options).map_err(|e| unfit(&whole, specs, e))
+    Ok(whole)
 }
 
 /// As users call the part that does not fit.
@@ -243,7 +261,7 @@ fn draw_opening(
 }
 
 /// A little, for disks and targets to answer. Those of `children` that are timed are told the time.
-fn wait(
+pub fn wait(
     host: &Host,
     children: &mut [Box<dyn Volume>],
     (by, until): (&Opening<'_>, Option<Instant>),

@@ -21,6 +21,7 @@ use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::keys::{self, KeyFile, Security};
 use crate::output;
+use crate::pool::PoolPlace;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
@@ -39,6 +40,8 @@ pub struct VolumeOptions {
     pub read_only: bool,
     /// What is wanted of mirrors in it whose legs are not all there, or differ.
     pub wish: OpeningWish,
+    /// Of a pool that is to be changed itself: where it is put.
+    pub pool: Option<PoolPlace>,
     /// Fence the writer that holds a remote volume, or is on record of a local one.
     pub take_over: bool,
     /// What requests get while the target is away.
@@ -88,6 +91,7 @@ impl VolumeOptions {
             security,
             read_only: false,
             wish: OpeningWish::default(),
+            pool: None,
             take_over: false,
             when_away: WhenAwayArg::Wait,
             losses_are_heard: false,

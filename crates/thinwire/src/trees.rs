@@ -36,6 +36,14 @@ impl NodeName {
     }
 }
 
+impl NodeName {
+    /// That volume, or one of its own.
+    fn is_of(&self, file: &Path, name: &str) -> bool {
+        let base = split_inner(&self.name).0.to_owned();
+        NodeName { file: self.file.clone(), name: base }.is(file, name)
+    }
+}
+
 impl fmt::Display for NodeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}#{}", self.file.display(), self.name)
@@ -132,7 +140,7 @@ impl<'a> Scope<'a> {
     pub fn find(&self, text: &str) -> Result<Option<VolumeSpec>, ParseError> {
         let bad = |why: String| ParseError::new(text, why);
         if let Some(trees) = self.trees {
-            if let Some(volume) = trees.described(text) {
+            if let Some(volume) = trees.described(split_inner(text).0) {
                 volume.refuse_file(self.folder).map_err(bad)?;
                 return trees.resolve(text, self.walk).map(Some).map_err(bad);
             }
@@ -152,9 +160,14 @@ impl<'a> Scope<'a> {
     }
 }
 
+/// A name in a file, and that of a volume in the pool of that name.
+fn split_inner(text: &str) -> (&str, Option<&str>) {
+    text.split_once('@').map_or((text, None), |(pool, name)| (pool, Some(name)))
+}
+
 /// The volume of that name in a file.
 fn load(file: &Path, name: &str, walk: &RefCell<Walk>) -> Result<VolumeSpec, String> {
-    check_name("volume name", name).map_err(|e| e.to_string())?;
+    check_name("volume name", split_inner(name).0).map_err(|e| e.to_string())?;
     let library = walk.borrow().library.clone();
     let known = library.borrow().iter().find(|trees| trees.file == file).cloned();
     let trees = match known {
@@ -246,8 +259,16 @@ impl Trees {
 
     /// One of these, with all that it is made of.
     fn resolve(&self, name: &str, walk: &RefCell<Walk>) -> Result<VolumeSpec, String> {
-        let Some(volume) = self.described(name) else { return Err(self.unknown(name)) };
-        let node = NodeName { file: self.file.clone(), name: name.to_owned() };
+        let (base, inner) = split_inner(name);
+        let Some(volume) = self.described(base) else { return Err(self.unknown(base)) };
+        match inner {
+            Some("") => return Err(format!("`{name}`: the name of a volume follows the @")),
+            Some(_) if !volume.module.has_volumes() => {
+                return Err(format!("{base} is a {}, and has no volumes", volume.module.name));
+            }
+            _ => {}
+        }
+        let node = NodeName { file: self.file.clone(), name: base.to_owned() };
         walk.borrow_mut().enter(&node)?;
         let scope = Scope { folder: &volume.folder, trees: Some(self), walk };
         let children = volume
@@ -260,8 +281,9 @@ impl Trees {
         let count = module.check_count(children.len());
         count.map_err(|e| format!("{}: {e}", volume.places[1]))?;
         let places = volume.children.iter().map(|(_, place)| place.clone()).collect();
-        let (labels, node) = (volume.labels, Some(node));
-        Ok(VolumeSpec::Over { module, options, children, places, labels, node })
+        let (labels, inner) = (volume.labels, inner.map(str::to_owned));
+        let node = Some(NodeName { name: name.to_owned(), ..node });
+        Ok(VolumeSpec::Over { module, options, children, places, labels, node, inner })
     }
 
     /// A word that looks like a name is one, unless it is that of a file.
@@ -306,7 +328,7 @@ impl Trees {
         let mut used = Vec::new();
         specs.for_each(|spec| spec.nodes(&mut used));
         let is_used =
-            |volume: &&Described| used.iter().any(|node| node.is(&self.file, &volume.name));
+            |volume: &&Described| used.iter().any(|node| node.is_of(&self.file, &volume.name));
         let unused = self.described.iter().filter(|volume| !is_used(volume));
         unused
             .map(|volume| {

@@ -49,7 +49,7 @@ pub enum VolumeSpec {
     Aoe(AoeSpec),
     /// A module over volumes, as many as it takes.
     Over {
-        /// The name by which a file describes it.
+        /// The name by which a file describes it; of a volume of a pool that of the pool, `@` and its own.
         node: Option<NodeName>,
         /// The module.
         module: &'static Module,
@@ -61,6 +61,8 @@ pub enum VolumeSpec {
         places: Vec<String>,
         /// They have labels, which say in which order they are.
         labels: bool,
+        /// Of a pool the volume that is meant; none if it is the pool itself.
+        inner: Option<String>,
     },
 }
 
@@ -195,8 +197,8 @@ fn parse_over(
     let children: Vec<VolumeSpec> = children.collect::<Result<_, _>>()?;
     scope.ascend();
     module.check_count(children.len()).map_err(|e| ParseError::new(text, e.to_string()))?;
-    let (places, labels) = (Vec::new(), false);
-    Ok(VolumeSpec::Over { node: None, module, options, children, places, labels })
+    let (places, labels, inner) = (Vec::new(), false, None);
+    Ok(VolumeSpec::Over { node: None, module, options, children, places, labels, inner })
 }
 
 /// All kinds of volumes but paths, for those who named another.

@@ -288,9 +288,9 @@ fn difference(one: &Label, other: &Label) -> Option<&'static str> {
 /// Where a part keeps what it is of, its size is its own matter: one may be replaced by one of another size.
 fn are_parts_alike(one: &Label, other: &Label) -> bool {
     let uuids = |label: &Label| label.parts.iter().map(|part| part.uuid).collect::<Vec<_>>();
-    match one.module.keeps {
-        Some(_) => uuids(one) == uuids(other),
-        None => one.parts == other.parts,
+    match one.module.is_mirror() {
+        true => uuids(one) == uuids(other),
+        false => one.parts == other.parts,
     }
 }
 

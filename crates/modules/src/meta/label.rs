@@ -194,7 +194,7 @@ impl Label {
         if features.incompatible != 0 {
             return Err(LabelFault::Features { unknown: features.incompatible });
         }
-        let Some(module) = text(image, 0, MODULE).ok().and_then(Module::of_label) else {
+        let Some(module) = text(image, 0, MODULE).ok().and_then(Module::find) else {
             let name = String::from_utf8_lossy(&image[MODULE.range(0)]);
             let name = name.trim_end_matches('\0').to_owned();
             return Err(LabelFault::Module { name });

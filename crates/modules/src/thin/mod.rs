@@ -72,7 +72,8 @@ pub use head::{
     BLOCK_BYTES_DEFAULT, BLOCK_BYTES_LEAST, BLOCK_BYTES_MOST, METADATA_BYTES_LEAST, NewPool,
     POOL_HEAD_BYTES, PoolHead,
 };
-pub use module::THIN_MODULE;
+pub(crate) use module::MODULE;
+pub use module::{THIN_MODULE, block_bytes};
 pub use opening::PoolOpenError;
 pub use ops::{OpNumber, PoolDone, PoolError, PoolOp};
 pub use report::{PoolEvent, PoolReport, VolumeReport};

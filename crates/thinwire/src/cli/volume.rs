@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::{RunDirArg, SecurityArgs};
+use crate::size::parse_size;
 use crate::uri::VolumeSpec;
 
 /// `thinwire volume`.
@@ -31,6 +32,7 @@ pub enum VolumeAction {
 Examples:
   thinwire volume create --key alice pool.toml#wide
   thinwire volume create --key alice pool.toml#wide --force
+  thinwire volume create pool.toml#pool@home --size 100G
 
 where pool.toml has
   [[volume]]
@@ -47,6 +49,9 @@ it.")]
     Create {
         /// The volume, FILE.toml#NAME
         volume: VolumeSpec,
+        /// How large a volume of a pool is to be; its room is taken as it is written
+        #[arg(long, value_parser = parse_size)]
+        size: Option<u64>,
         /// Make parts of what holds something already, which is lost
         #[arg(long)]
         force: bool,
@@ -113,6 +118,100 @@ and copies it to all others. Interrupted, it goes on from there when the mirror 
         /// Take legs away from the writer that holds them or is on record, fencing that one for good
         #[arg(long)]
         take_over: bool,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+    /// Keep what a volume of a pool is now, under a name: to be read
+    #[command(after_help = "\
+Examples:
+  thinwire volume snapshot pool.toml#pool@home before-update
+  thinwire attach --read-only pool.toml#pool@before-update --block
+
+Takes no room but for what is written later. The pool is not in use meanwhile.")]
+    Snapshot {
+        /// The volume, FILE.toml#POOL@VOLUME; one that is a snapshot itself, too
+        volume: VolumeSpec,
+        /// What the snapshot is called in the pool
+        name: String,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+    /// Make a volume of a pool that holds what another one holds now: to be written
+    #[command(after_help = "\
+Examples:
+  thinwire volume clone pool.toml#pool@golden guest1
+
+Takes no room but for what is written later, to either. The pool is not in use meanwhile.")]
+    Clone {
+        /// The volume or snapshot, FILE.toml#POOL@VOLUME
+        volume: VolumeSpec,
+        /// What the clone is called in the pool
+        name: String,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+    /// Let a volume of a pool be again what a snapshot of it is
+    #[command(after_help = "\
+Examples:
+  thinwire volume rollback pool.toml#pool@home before-update
+
+What the volume holds now is lost, unless a snapshot has it; its size stays. Initiators that hold writes to it, which were not
+flushed, find out, and lose them. The pool is not in use meanwhile.")]
+    Rollback {
+        /// The volume, FILE.toml#POOL@VOLUME
+        volume: VolumeSpec,
+        /// The snapshot
+        to: String,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+    /// Delete a volume or snapshot of a pool
+    #[command(after_help = "\
+Examples:
+  thinwire volume delete pool.toml#pool@before-update
+
+What nobody else has is given back to the pool, step by step: interrupted, that goes on when the pool is used. The pool is not in use
+meanwhile.")]
+    Delete {
+        /// The volume or snapshot, FILE.toml#POOL@VOLUME
+        volume: VolumeSpec,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+    /// Make a volume of a pool larger
+    #[command(after_help = "\
+Examples:
+  thinwire volume grow pool.toml#pool@home 200G
+
+The pool is not in use meanwhile.")]
+    Grow {
+        /// The volume, FILE.toml#POOL@VOLUME
+        volume: VolumeSpec,
+        /// Its size from then on
+        #[arg(value_parser = parse_size)]
+        size: u64,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+    /// Show how full a pool is, and its volumes
+    #[command(after_help = "\
+Examples:
+  thinwire volume show pool.toml#pool
+  thinwire volume show --space --json pool.toml#pool
+
+Changes nothing.")]
+    Show {
+        /// The pool, FILE.toml#POOL
+        pool: VolumeSpec,
+        /// How much of each volume nobody else has, too: what comes back if it is deleted
+        #[arg(long)]
+        space: bool,
         #[command(flatten)]
         #[allow(missing_docs)]
         common: VolumeCommon,

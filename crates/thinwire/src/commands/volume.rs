@@ -3,12 +3,14 @@
 //! * `check.rs`: whether labels are sound, and what to do where they are not
 //! * `create.rs`: parts get labels
 //! * `look.rs`: what stands in labels, and which volumes those make
+//! * `pool.rs`: volumes of pools, their snapshots and clones
 //! * `replace.rs`: another part comes in the place of a leg of a mirror
 //! * `resync.rs`: legs of mirrors get what they lack
 
 mod check;
 mod create;
 mod look;
+mod pool;
 mod replace;
 mod resync;
 
@@ -18,6 +20,7 @@ use serde::Serialize;
 use thinwire_modules::meta::{LabelOutcome, Labels, SeenPart};
 use thinwire_volume::Volume;
 
+use self::pool::PoolAction;
 use crate::cli::{VolumeAction, VolumeArgs, VolumeCommon, WireArgs};
 use crate::error::{Failure, Outcome};
 use crate::open::{OpenVolume, VolumeOptions, Wait};
@@ -31,9 +34,28 @@ const NAP_OF_SEVERAL: Duration = Duration::from_millis(5);
 /// Does it.
 pub fn run(args: &VolumeArgs) -> Outcome {
     match &args.action {
-        VolumeAction::Create { volume, force, take_over, common } => {
+        VolumeAction::Create { volume, size: Some(bytes), force: _, take_over, common } => {
+            pool::act(volume, &PoolAction::Create { bytes: *bytes }, *take_over, common)
+        }
+        VolumeAction::Create { volume, size: None, force, take_over, common } => {
             create::create(volume, *force, *take_over, common)
         }
+        VolumeAction::Snapshot { volume, name, common } => {
+            pool::act(volume, &PoolAction::Snapshot { name }, false, common)
+        }
+        VolumeAction::Clone { volume, name, common } => {
+            pool::act(volume, &PoolAction::Clone { name }, false, common)
+        }
+        VolumeAction::Rollback { volume, to, common } => {
+            pool::act(volume, &PoolAction::RollBack { to }, false, common)
+        }
+        VolumeAction::Delete { volume, common } => {
+            pool::act(volume, &PoolAction::Delete, false, common)
+        }
+        VolumeAction::Grow { volume, size, common } => {
+            pool::act(volume, &PoolAction::Grow { bytes: *size }, false, common)
+        }
+        VolumeAction::Show { pool, space, common } => pool::show(pool, *space, common),
         VolumeAction::Resync { volume, degraded, from, take_over, common } => {
             resync::resync(volume, *degraded, *from, *take_over, common)
         }

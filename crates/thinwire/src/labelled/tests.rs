@@ -195,6 +195,7 @@ fn who_reads_while_it_is_opened_looks_again() {
             in_order: false,
             read_only: true,
             wish: OpeningWish::default(),
+            pool: None,
         };
         let opened = open_whole(&host, (module, options), specs, vec![late, other], &by);
         let why = opened.err().map(|e| e.to_string());

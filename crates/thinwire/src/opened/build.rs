@@ -10,6 +10,7 @@ use crate::host::Host;
 use crate::labelled::{Opening, open_whole};
 use crate::mirrored::open_mirror;
 use crate::network::NetworkLeaf;
+use crate::pool::open_pool;
 use crate::uri::VolumeSpec;
 
 /// Puts volumes on these leaves, which are taken in order.
@@ -27,7 +28,7 @@ pub(super) struct Build<'a> {
 impl Build<'_> {
     /// The volume of this description.
     pub fn volume(&mut self, spec: &VolumeSpec) -> Outcome<Root> {
-        let VolumeSpec::Over { module, options, children, labels, .. } = spec else {
+        let VolumeSpec::Over { module, options, children, labels, inner, .. } = spec else {
             let leaf = &self.leaves[self.taken];
             self.taken += 1;
             return match leaf {
@@ -48,7 +49,15 @@ impl Build<'_> {
         if *labels {
             self.refuse_held(spec, &self.leaves[first..self.taken])?;
         }
-        if *labels && module.keeps.is_some() {
+        if *labels && module.has_volumes() {
+            let built: Outcome<Vec<_>> = built.into_iter().collect();
+            let whole = (*module, options, inner.as_deref());
+            let opened = built.and_then(|built| open_pool(host, whole, children, built, opening));
+            return opened
+                .map(Root::Other)
+                .map_err(|e| e.context(format_args!("cannot open {spec}")));
+        }
+        if *labels && module.is_mirror() {
             let back = self.returning.add(children, self.leaves, first);
             return open_mirror(host, options, children, built, opening, back)
                 .map(Root::Other)

@@ -155,6 +155,7 @@ impl Tree {
                 in_order: options.is_served,
                 read_only: options.read_only,
                 wish: options.wish,
+                pool: options.pool.as_ref(),
             };
             let (opening, leaves, ports, returning) =
                 (&opening, &leaves[..], &mut ports, &mut returning);

@@ -105,17 +105,17 @@ impl VolumeSpec {
         let VolumeSpec::Over { children, module, labels, .. } = self else {
             return found.push(is_below);
         };
-        let is_below = is_below || *labels && module.keeps.is_some();
+        let is_below = is_below || *labels && module.is_mirror();
         children.iter().for_each(|child| child.gather_lacking(is_below, found));
     }
 
-    /// Collects the volumes in it whose modules keep something on their parts: mirrors.
-    pub fn keeping<'a>(&'a self, found: &mut Vec<&'a VolumeSpec>) {
+    /// Collects the mirrors in it.
+    pub fn mirrors<'a>(&'a self, found: &mut Vec<&'a VolumeSpec>) {
         if let VolumeSpec::Over { children, module, labels, .. } = self {
-            if *labels && module.keeps.is_some() {
+            if *labels && module.is_mirror() {
                 found.push(self);
             }
-            children.iter().for_each(|child| child.keeping(found));
+            children.iter().for_each(|child| child.mirrors(found));
         }
     }
 

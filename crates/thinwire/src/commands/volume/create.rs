@@ -6,6 +6,7 @@ use thinwire_modules::meta::{
     WholeMaking, assemble, label_parts, occupant,
 };
 use thinwire_modules::mirror::{MirrorState, find_mirror};
+use thinwire_modules::thin::{NewPool, block_bytes};
 use thinwire_modules::{Module, Options};
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::{Completion, Io, Op};
@@ -54,6 +55,11 @@ struct Made {
 pub fn create(spec: &VolumeSpec, force: bool, take_over: bool, common: &VolumeCommon) -> Outcome {
     let mut wanted = Vec::new();
     described(spec, &mut wanted);
+    if let VolumeSpec::Over { inner: Some(_), .. } = spec {
+        return Err(Failure::usage(format!(
+            "{spec}: say how large the volume is to be, with --size"
+        )));
+    }
     if wanted.last().is_none_or(|last| last.spec != spec) {
         return Err(Failure::usage(format!(
             "{spec} has no labels: describe it in a file, with `labels = true`, and name it as FILE.toml#NAME"
@@ -84,7 +90,12 @@ pub fn create(spec: &VolumeSpec, force: bool, take_over: bool, common: &VolumeCo
         let JsonWhole { name, kind, bytes, parts, .. } = whole;
         output::say(&format!("made {name}: {kind} of {}, {bytes} bytes", parts.join(", ")))?;
     }
-    output::say(&format!("use it as {spec}"))
+    match spec {
+        VolumeSpec::Over { module, .. } if module.has_volumes() => output::say(&format!(
+            "make volumes of it: thinwire volume create {spec}@NAME --size SIZE"
+        )),
+        _ => output::say(&format!("use it as {spec}")),
+    }
 }
 
 /// Makes one whose parts are there. Nothing if it is there itself, and is not what was asked for.
@@ -152,7 +163,14 @@ fn label_all(
     let Described { name, module, options, spec, .. } = *volume;
     let whole = NewWhole { name, uuid: new_uuid(), module, options, bytes };
     let mut made = label_parts(&whole, &new).map_err(|e| Failure::failed(e.to_string()))?;
-    if module.keeps.is_some() {
+    if module.has_volumes() {
+        let (data_bytes, metadata_bytes) = (made[0].part().bytes, made[1].part().bytes);
+        let pool = NewPool { block_bytes: block_bytes(options), data_bytes, metadata_bytes };
+        let states = pool.states();
+        let states = states.map_err(|why| Failure::failed(format!("the pool {why}")))?;
+        made.iter_mut().zip(states).for_each(|(label, state)| label.state = state);
+    }
+    if module.is_mirror() {
         let states = MirrorState::of_new(made.len(), bytes, seconds_now(), &mut Entropy);
         made.iter_mut().zip(states).for_each(|(label, state)| label.state = state.encode());
     }

@@ -109,7 +109,7 @@ struct JsonState {
 }
 
 fn json_state(label: &Label) -> Option<JsonState> {
-    label.module.keeps.as_ref()?;
+    label.module.is_mirror().then_some(())?;
     let state = MirrorState::decode(&label.state).ok()?;
     let leg = |leg: &LegState| match leg {
         LegState::InSync => ("in sync", None),
@@ -319,7 +319,7 @@ pub(super) fn whole_of(
         Ok(Finding::Label(found)) => Some(found.label.module),
         _ => None,
     });
-    let Some(module) = module.filter(|module| module.keeps.is_some()) else {
+    let Some(module) = module.filter(|module| module.is_mirror()) else {
         let whole = assemble(parts).map_err(describe)?;
         let json = json_whole(&whole, places, specs);
         return Ok(Made { json, options: whole.options, note: None, missing: String::new() });

@@ -46,7 +46,7 @@ pub fn replace(wanted: &Replacement<'_>, common: &VolumeCommon) -> Outcome {
     let VolumeSpec::Over { module, children, labels: true, .. } = spec else {
         return Err(no_mirror(spec));
     };
-    if module.keeps.is_none() {
+    if !module.is_mirror() {
         return Err(no_mirror(spec));
     }
     let leg = wanted.leg;

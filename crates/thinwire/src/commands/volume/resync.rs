@@ -81,7 +81,7 @@ pub fn resync(
 /// What is decided is decided of one mirror.
 fn refuse_several(spec: &VolumeSpec) -> Outcome {
     let mut mirrors = Vec::new();
-    spec.keeping(&mut mirrors);
+    spec.mirrors(&mut mirrors);
     match &mirrors[..] {
         [] | [_] => Ok(()),
         all => Err(Failure::usage(format!(

@@ -1,0 +1,266 @@
+//! Pools (`docs/format.md`, "The pool"): opened over their two parts, for one of their volumes, or to be changed themselves.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+
+use thinwire_buffer::Time;
+use thinwire_modules::meta::{Finding, LabelError, SeenPart};
+use thinwire_modules::thin::{
+    POOL_LABEL_TOKEN, PoolConfig, PoolEvent, PoolPart, ThinPool, ThinVolume,
+};
+use thinwire_modules::{Module, Options};
+use thinwire_volume::{
+    Completion, ErrorKind, Features, Geometry, Identity, Io, MirrorReport, Volume, VolumeEvent,
+};
+
+use crate::error::{Failure, Outcome};
+use crate::host::Host;
+use crate::labelled::{Opening, assemble_whole, read_all, wait};
+use crate::uri::VolumeSpec;
+
+/// Where an opening puts a pool, for whoever changes it: what is opened is no volume of it then.
+#[derive(Clone, Default)]
+pub struct PoolPlace(Rc<RefCell<Option<ThinPool>>>);
+
+impl PoolPlace {
+    /// The pool, once it is open.
+    pub fn take(&self) -> Option<ThinPool> {
+        self.0.borrow_mut().take()
+    }
+}
+
+impl fmt::Debug for PoolPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PoolPlace")
+    }
+}
+
+/// A volume of the pool whose parts these are, in any order, which `specs` call by name; or, without its name, the pool itself.
+///
+/// # Errors
+/// They make no pool, or another one than is described; it could not be read, or has no such volume.
+pub fn open_pool(
+    host: &Host,
+    (module, options, inner): (&'static Module, &Options, Option<&str>),
+    specs: &[VolumeSpec],
+    mut children: Vec<Box<dyn Volume>>,
+    by: &Opening<'_>,
+) -> Outcome<Box<dyn Volume>> {
+    if inner.is_none() && by.pool.is_none() {
+        return Err(Failure::usage(
+            "it is a pool: name a volume in it, with @ and its name behind that of the pool (`thinwire volume show` lists them)",
+        ));
+    }
+    let whole = assemble_whole(host, (module, options), specs, &mut children, by)?;
+    // Behind the opening, whose labels these are to follow.
+    let (readers, seen) = read_all(host, &mut children, POOL_LABEL_TOKEN, by, None)?;
+    let mut places: Vec<_> = children.into_iter().zip(readers).zip(seen).map(Some).collect();
+    let mut parts = Vec::new();
+    for (role, part) in whole.parts.iter().enumerate() {
+        let Some(((volume, labels), SeenPart { found, .. })) = places[part.place].take() else {
+            unreachable!("each is one part")
+        };
+        match found {
+            Ok(Finding::Label(found)) if usize::from(found.label.role) == role => {
+                parts.push(PoolPart { volume, labels, label: found.label });
+            }
+            found => {
+                let error = found.err().unwrap_or(LabelError::Unknown);
+                return Err(Failure::failed(format!("{} {error}", specs[part.place])));
+            }
+        }
+    }
+    let (Some(metadata), Some(data)) = (parts.pop(), parts.pop()) else {
+        unreachable!("a pool has two parts")
+    };
+    let read_only = by.read_only;
+    let config = PoolConfig { read_only, ..PoolConfig::new(&host.pool()) };
+    let pool =
+        ThinPool::open(data, metadata, config).map_err(|e| Failure::failed(e.to_string()))?;
+    while !pool.is_ready() {
+        pool.turn(host.shard().now());
+        pool.poll();
+        if let Some(why) = pool.stopped() {
+            return Err(Failure::failed(format!("the pool cannot be read: {why}")));
+        }
+        if !pool.is_ready() {
+            wait(host, &mut [], (by, by.until), "read")?;
+        }
+    }
+    tell_of(&whole.name, &pool);
+    let Some(name) = inner else {
+        if let Some(place) = by.pool {
+            *place.0.borrow_mut() = Some(pool.clone());
+        }
+        return Ok(Box::new(PoolAlone { pool, name: whole.name, refused: Vec::new() }));
+    };
+    let report = pool.report();
+    let Some(volume) = report.volumes.iter().find(|volume| volume.name == name) else {
+        let names: Vec<_> = report.volumes.iter().map(|volume| &*volume.name).collect();
+        return Err(Failure::absent(match names.is_empty() {
+            true => format!(
+                "the pool has no volume `{name}`, nor any other: `thinwire volume create POOL@{name} --size SIZE` makes one"
+            ),
+            false => format!("the pool has no volume `{name}` (there are: {})", names.join(", ")),
+        }));
+    };
+    let volume = pool.open_volume(volume.volume).map_err(|e| Failure::failed(e.to_string()))?;
+    Ok(Box::new(PoolUser { volume, pool, name: whole.name }))
+}
+
+/// What has happened to the pool, for people.
+fn tell_of(name: &str, pool: &ThinPool) {
+    let mut events = Vec::new();
+    pool.poll_events(&mut events);
+    // One that is opened when it is full says so once.
+    let (mut data, mut metadata) = (0, 0);
+    for event in events {
+        match event {
+            PoolEvent::DataFull { percent } => data = percent.max(data),
+            PoolEvent::MetadataFull { percent } => metadata = percent.max(metadata),
+        }
+    }
+    for (what, percent) in [("data", data), ("metadata", metadata)] {
+        if percent > 0 {
+            tracing::warn!(
+                "pool {name:?}: {percent} % of its {what} is in use: writes fail when it is full; delete snapshots or volumes, or \
+                 discard what is not needed"
+            );
+        }
+    }
+}
+
+/// A volume of a pool, whose user hears how full that is.
+struct PoolUser {
+    volume: ThinVolume,
+    pool: ThinPool,
+    name: String,
+}
+
+impl Volume for PoolUser {
+    fn geometry(&self) -> Geometry {
+        self.volume.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.volume.identity()
+    }
+
+    #[inline]
+    fn submit(&mut self, io: Io) {
+        self.volume.submit(io);
+    }
+
+    #[inline]
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.volume.poll(done);
+    }
+
+    fn outstanding(&self) -> usize {
+        self.volume.outstanding()
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.volume.is_at_rest()
+    }
+
+    fn copied_bytes(&self) -> u64 {
+        self.volume.copied_bytes()
+    }
+
+    fn events(&self) -> u64 {
+        self.volume.events()
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        self.volume.poll_events(events);
+    }
+
+    fn refresh(&mut self) -> bool {
+        self.volume.refresh()
+    }
+
+    fn wind_up(&mut self) {
+        self.volume.wind_up();
+    }
+
+    fn is_wound_up(&self) -> bool {
+        self.volume.is_wound_up()
+    }
+
+    fn mirrors(&self, found: &mut Vec<MirrorReport>) {
+        self.volume.mirrors(found);
+    }
+
+    fn is_timed(&self) -> bool {
+        true
+    }
+
+    fn turn(&mut self, now: Time) -> Time {
+        let next = self.volume.turn(now);
+        tell_of(&self.name, &self.pool);
+        next
+    }
+}
+
+/// A pool that is open to be changed: no volume that anybody reads or writes.
+struct PoolAlone {
+    pool: ThinPool,
+    name: String,
+    refused: Vec<Completion>,
+}
+
+impl Volume for PoolAlone {
+    fn geometry(&self) -> Geometry {
+        let features =
+            Features { read_only: true, discard: false, write_zeroes: false, block_status: false };
+        Geometry {
+            bytes: 4096,
+            block_bytes: 4096,
+            preferred_bytes: 4096,
+            io_bytes_max: 4096,
+            features,
+        }
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::default()
+    }
+
+    fn submit(&mut self, io: Io) {
+        let error = io.error(ErrorKind::Unsupported, "thin");
+        self.refused.push(Completion::new(io.token, Err(error)));
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.pool.poll();
+        done.append(&mut self.refused);
+    }
+
+    fn outstanding(&self) -> usize {
+        self.refused.len()
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.pool.is_idle()
+    }
+
+    fn wind_up(&mut self) {
+        self.pool.commit();
+    }
+
+    fn is_wound_up(&self) -> bool {
+        self.pool.is_idle() || self.pool.stopped().is_some()
+    }
+
+    fn is_timed(&self) -> bool {
+        true
+    }
+
+    fn turn(&mut self, now: Time) -> Time {
+        let next = self.pool.turn(now);
+        tell_of(&self.name, &self.pool);
+        next
+    }
+}

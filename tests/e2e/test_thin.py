@@ -1,0 +1,212 @@
+"""Pools of thin volumes: what is written, kept by snapshots, full, and killed."""
+
+import json
+import os
+import signal
+import time
+
+import load
+from harness import check, run, until
+from node import Attachment, Target, image, initiators, refused, thinwire, uri
+from registry import test
+
+DATA_MIB, METADATA_MIB = 96, 16
+
+
+def describe(lab, children, extra=""):
+    path = lab.path("pool.toml")
+    with open(path, "w", encoding="utf-8") as file:
+        named = ", ".join(f'"{child}"' for child in children)
+        file.write(f'[[volume]]\nname = "pool"\nkind = "thin"\n{extra}\nchildren = [{named}]\n')
+    return f"{path}#pool"
+
+
+class Pool:
+    """A pool over two images of this machine, with a volume."""
+
+    def __init__(self, lab, size="1G", extra=""):
+        self.lab = lab
+        self.images = [image(lab, "data.img", DATA_MIB), image(lab, "metadata.img", METADATA_MIB)]
+        self.name = describe(lab, self.images, extra)
+        self.run_dir = ("--run-dir", lab.path("run"))
+        self.do("create", self.name)
+        self.do("create", f"{self.name}@home", "--size", size)
+
+    def do(self, *argv, **options):
+        return thinwire(self.lab, "volume", *argv, *self.run_dir, timeout=60, **options)
+
+    def show(self, *flags):
+        return json.loads(self.do("show", self.name, "--json", *flags).stdout)
+
+    def volumes(self):
+        return [volume["name"] for volume in self.show()["volumes"]]
+
+    def read(self, name, path):
+        """All of a volume, as a file."""
+        run("rm", "-f", path)
+        thinwire(self.lab, "copy", f"{self.name}@{name}", path, *self.run_dir, timeout=60)
+        with open(path, "rb") as file:
+            return file.read()
+
+
+@test(seconds=120)
+def snapshots_clones_and_what_comes_back(lab):
+    """A snapshot stays what it was while the volume is written, a clone goes its own way, a volume goes back; and all room comes back
+    when all are deleted."""
+    pool = Pool(lab, size="32M")
+    bench = ("--rw", "randwrite", "--bs", "4k", "--runtime", "0.5", *pool.run_dir)
+    thinwire(lab, "bench", f"{pool.name}@home", *bench)
+    first = pool.read("home", lab.path("home.raw"))
+    pool.do("snapshot", f"{pool.name}@home", "one")
+    thinwire(lab, "bench", f"{pool.name}@home", *bench, "--seed", "7")
+    second = pool.read("home", lab.path("home.raw"))
+    check(first != second, "it was written")
+    check(pool.read("one", lab.path("one.raw")) == first, "the snapshot is what the volume was")
+    pool.do("snapshot", f"{pool.name}@one", "of-one")
+    pool.do("clone", f"{pool.name}@one", "two")
+    thinwire(lab, "bench", f"{pool.name}@two", *bench, "--seed", "8")
+    check(pool.read("of-one", lab.path("one.raw")) == first == pool.read("one", lab.path("one.raw")), "nothing of that is in them")
+    check(pool.read("home", lab.path("home.raw")) == second, "nor in the volume")
+    shown = {volume["name"]: volume for volume in pool.show("--space")["volumes"]}
+    check([shown[name]["origin"] for name in ("home", "one", "of-one", "two")] == [None, "home", "one", "one"], shown)
+    check(shown["of-one"]["own_bytes"] == 0 and shown["home"]["own_bytes"] > 0 and shown["two"]["own_bytes"] > 0, shown)
+    check(shown["one"]["is_snapshot"] and not shown["two"]["is_snapshot"], shown)
+    pool.do("rollback", f"{pool.name}@home", "one")
+    check(pool.read("home", lab.path("home.raw")) == first, "it is what it was")
+    pool.do("grow", f"{pool.name}@home", "48M")
+    grown = pool.read("home", lab.path("home.raw"))
+    check(len(grown) == 48 << 20 and grown[:32 << 20] == first and not any(grown[32 << 20:]), "it is larger, and zero there")
+    for name in "home", "one", "two", "of-one":
+        pool.do("delete", f"{pool.name}@{name}")
+    shown = pool.show()
+    check(shown["volumes"] == [] and shown["data_used_bytes"] == 0, shown)
+
+
+@test(seconds=120)
+def a_gateway_over_a_pool_is_killed(lab):
+    """A volume of a pool that a target exports, killed twice while what is written is verified: nothing is lost, and a snapshot of before
+    stays what it was."""
+    pool = Pool(lab, size="64M")
+    thinwire(lab, "bench", f"{pool.name}@home", "--rw", "randwrite", "--bs", "64k", "--runtime", "0.3", *pool.run_dir)
+    before = pool.read("home", lab.path("home.raw"))
+    pool.do("snapshot", f"{pool.name}@home", "before")
+    target = Target(lab, f"home={pool.name}@home", over="raw", extra=pool.run_dir)
+    disk = Attachment(lab, uri(lab, "home", over="raw"), name="home", timeout=40, run="other")
+    fio = load.Fio(lab, disk.nbd, mib=24, seconds=10)
+    for nth in range(2):
+        time.sleep(2)
+        fio.still_running(f"kill {nth + 1}")
+        target.kill()
+        time.sleep(0.5)
+        target.start(timeout=30)
+    fio.finish(90)
+    disk.detach()
+    target.stop()
+    check(pool.read("before", lab.path("before.raw")) == before, "the snapshot is what it was")
+    check(pool.volumes() == ["home", "before"], pool.volumes())
+
+
+@test(seconds=120)
+def a_pool_over_two_targets(lab):
+    """Data on one target and metadata on another, attached: one after the other is killed and started again while what is written is
+    verified. Killed itself, it is attached again."""
+    images = [image(lab, "data.img", DATA_MIB), image(lab, "metadata.img", METADATA_MIB)]
+    targets = [Target(lab, f"part={path}", name=host, over="raw", extra=("--state-dir", lab.path(f"state-{host}")))
+               for host, path in zip(("node1", "node2"), images)]
+    name, run_dir = describe(lab, [uri(lab, "part", over="raw", node=host) for host in ("node1", "node2")]), ("--run-dir", lab.path("run"))
+    thinwire(lab, "volume", "create", name, *run_dir)
+    thinwire(lab, "volume", "create", f"{name}@home", "--size", "1G", *run_dir)
+    disk = Attachment(lab, f"{name}@home", name="home", timeout=40)
+    fio = load.Fio(lab, disk.nbd, mib=40, seconds=12)
+    for target in targets:
+        time.sleep(2)
+        fio.still_running("the kill")
+        target.kill()
+        time.sleep(0.5)
+        target.start()
+    fio.finish(90)
+    refused(lab, "bench", f"{name}@home", "--rw", "randread", "--runtime", "0.1", "--run-dir", lab.path("other"),
+            says=["is held by a writer"])
+    pid = disk.pid()
+    os.kill(pid, signal.SIGKILL)
+    until("it is gone", 10, lambda: pid not in initiators(lab))
+    disk = Attachment(lab, f"{name}@home", name="again", timeout=40)
+    disk.detach()
+    shown = json.loads(thinwire(lab, "volume", "show", name, "--json", *run_dir).stdout)
+    check(shown["volumes"][0]["mapped_bytes"] >= 24 << 20, shown)
+
+
+@test(seconds=60)
+def what_a_pool_refuses(lab):
+    """Names, sizes, what is in use, what is full; with what to do, and nothing changed."""
+    pool = Pool(lab)
+    home = f"{pool.name}@home"
+    do = ("volume",)
+    refused(lab, "bench", pool.name, "--rw", "randread", "--runtime", "0.1", *pool.run_dir, says=["it is a pool", "@"], code=2)
+    refused(lab, "bench", f"{pool.name}@none", "--rw", "randread", "--runtime", "0.1", *pool.run_dir, says=["no volume `none`", "home"])
+    refused(lab, "bench", f"{pool.name}@", "--rw", "randread", "--runtime", "0.1", *pool.run_dir, says=["follows the @"], code=2)
+    refused(lab, *do, "create", f"{pool.name}@home", *pool.run_dir, says=["--size"], code=2)
+    refused(lab, *do, "create", f"{pool.name}@home", "--size", "1G", *pool.run_dir, says=["is called that"])
+    refused(lab, *do, "create", f"{pool.name}@odd", "--size", "1000", *pool.run_dir, says=["a volume"])
+    refused(lab, *do, "snapshot", f"{pool.name}@none", "x", *pool.run_dir, says=["no volume `none`"])
+    refused(lab, *do, "snapshot", home, "home", *pool.run_dir, says=["is called that"])
+    refused(lab, *do, "rollback", home, "home", *pool.run_dir, says=["no snapshot"])
+    refused(lab, *do, "grow", home, "1M", *pool.run_dir, says=["a volume"])
+    refused(lab, *do, "delete", pool.name, *pool.run_dir, says=["name a volume of it"], code=2)
+    refused(lab, *do, "show", pool.images[0], *pool.run_dir, says=["is no pool"], code=2)
+    refused(lab, *do, "create", describe(lab, pool.images, 'block = "5K"'), "--force", *pool.run_dir, says=["block"], code=2)
+    small = image(lab, "small.img", 2)
+    refused(lab, *do, "create", describe(lab, [pool.images[0], small]), "--force", *pool.run_dir, says=["metadata"])
+    describe(lab, pool.images)
+    check(pool.volumes() == ["home"], "nothing has changed")
+    disk = Attachment(lab, home, name="home")
+    for argv in ("snapshot", home, "x"), ("delete", home), ("show", pool.name):
+        refused(lab, *do, *argv, *pool.run_dir, says=["in use"])
+    disk.detach()
+    # Full: what is written in vain changes nothing, and there is room again when something is deleted.
+    pool.do("create", f"{pool.name}@other", "--size", "1G")
+    failed = thinwire(lab, "bench", f"{pool.name}@other", "--rw", "randwrite", "--bs", "64k", "--runtime", "2", *pool.run_dir, expect=1)
+    check("no space left" in failed.stderr and "95 % of its data" in failed.stderr, failed.stderr[-600:])
+    refused(lab, "bench", home, "--rw", "randwrite", "--bs", "4k", "--runtime", "0.2", *pool.run_dir, says=["no space left"])
+    pool.do("delete", f"{pool.name}@other")
+    thinwire(lab, "bench", home, "--rw", "randwrite", "--bs", "4k", "--runtime", "0.2", *pool.run_dir)
+
+
+@test(seconds=120)
+def a_file_system_and_its_snapshots(lab):
+    """ext4 on a thin volume: its snapshot is clean and has all files after they were removed; what is trimmed comes back to the pool when the
+    snapshot is deleted."""
+    pool = Pool(lab, size="64M")
+    mount = lab.path("mnt")
+    os.mkdir(mount)
+    disk = Attachment(lab, f"{pool.name}@home", face="block", name="home", timeout=40)
+    lab.run("initiator", "mkfs.ext4", "-q", "-F", disk.path)
+    lab.run("initiator", "mount", disk.path, mount)
+    for nth in range(20):
+        with open(os.path.join(mount, f"file{nth}"), "wb") as file:
+            file.write(bytes([nth]) * (1 << 20))
+    lab.run("initiator", "sync", "-f", mount)
+    lab.run("initiator", "umount", mount)
+    disk.detach(timeout=40)
+    pool.do("snapshot", f"{pool.name}@home", "full")
+    used = pool.show()["data_used_bytes"]
+    disk = Attachment(lab, f"{pool.name}@home", face="block", name="home", timeout=40)
+    lab.run("initiator", "mount", disk.path, mount)
+    for nth in range(20):
+        os.remove(os.path.join(mount, f"file{nth}"))
+    lab.run("initiator", "sync", "-f", mount)
+    lab.run("initiator", "fstrim", mount)
+    lab.run("initiator", "umount", mount)
+    disk.detach(timeout=40)
+    shown = {volume["name"]: volume for volume in pool.show("--space")["volumes"]}
+    check(shown["home"]["mapped_bytes"] < 16 << 20 < shown["full"]["own_bytes"], shown)
+    check(pool.show()["data_used_bytes"] < used + (16 << 20), "what is trimmed is not the volume's any more")
+    disk = Attachment(lab, f"{pool.name}@full", face="block", name="full", timeout=40, extra=("--read-only",))
+    lab.run("initiator", "e2fsck", "-fn", disk.path)
+    lab.run("initiator", "mount", "-o", "ro,noload", disk.path, mount)
+    with open(os.path.join(mount, "file7"), "rb") as file:
+        check(file.read() == bytes([7]) * (1 << 20), "the snapshot has the file")
+    lab.run("initiator", "umount", mount)
+    disk.detach(timeout=40)
+    pool.do("delete", f"{pool.name}@full")
+    check(pool.show()["data_used_bytes"] < 16 << 20, "all of it has come back")
