@@ -197,6 +197,12 @@ impl Trees {
         self.canary = canary;
     }
 
+    /// Has nodes take few rows, so that small trees are high.
+    #[cfg(test)]
+    pub(crate) fn limit_rows(&mut self, most: usize) {
+        self.rows_max = Some(most);
+    }
+
     fn place(&self, address: u64) -> NodePlace {
         NodePlace { whole: self.label.whole, address, nodes: self.nodes_total }
     }

@@ -11,6 +11,18 @@ pub(super) const ALONE: u32 = u32::MAX;
 /// What is around a write: this before it, the next number behind it.
 pub(super) const AROUND: u32 = u32::MAX - 2;
 
+/// Errors after which the part is not there: what was told to it may still arrive, so that no block may change hands.
+fn is_final(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Away
+            | ErrorKind::OutcomeUnknown
+            | ErrorKind::ShuttingDown
+            | ErrorKind::Fenced
+            | ErrorKind::ContentChanged
+    )
+}
+
 /// Steps of the trees between two polls.
 const STEPS_MAX: usize = 64;
 
@@ -109,6 +121,10 @@ impl Core {
                     Err(error) => {
                         error.offset = error.offset.wrapping_add(shift);
                         _ = of.error.get_or_insert(*error);
+                        if is_final(error.kind) {
+                            let why = format!("the data part is not there any more: {error}");
+                            self.stop(error.kind, why);
+                        }
                     }
                     Ok(()) if piece == ALONE => of.data = completion.data,
                     Ok(()) if piece >= AROUND => {
@@ -116,7 +132,7 @@ impl Core {
                     }
                     Ok(()) => of.pieces.fill(piece as usize, &mut completion),
                 }
-                if of.pending == 0 {
+                if self.jobs.get_mut(job).pending == 0 {
                     self.ripe.push_back(job);
                 }
             }

@@ -154,6 +154,7 @@ impl Core {
         }
         let volume = of.volume;
         self.slots.remove(slot.into());
+        self.woken.retain(|woken| *woken != volume);
         if let Some(entry) = self.entries.get_mut(&volume) {
             entry.slot = None;
         }

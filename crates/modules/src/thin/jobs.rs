@@ -117,6 +117,7 @@ impl Core {
         let is_writer = io.op.is_write();
         to.writers += u32::from(is_writer);
         to.jobs += 1;
+        self.users_ios += 1;
         let volume = to.volume;
         let act = if io.op == Op::Write { Act::Store } else { Act::Plain };
         let (at, len) = (io.offset, io.len);
@@ -259,6 +260,7 @@ impl Core {
         self.spare_targets.push(job.targets);
         let slot = self.slots.get_mut(job.slot);
         slot.jobs -= 1;
+        self.users_ios -= 1;
         if slot.done.is_empty() {
             self.woken.push(slot.volume);
         }

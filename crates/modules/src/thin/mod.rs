@@ -24,7 +24,7 @@
 //!   (rule 9, which the trees keep); what a commit has freed is discarded behind it, and given out behind that (rule 10).
 //! * `ops` holds the writes of a volume while it is cut, and has rollbacks change the incarnation (rule 23).
 //!
-//! *Failures.* After a commit has failed, or a flush of the data, nothing changes any more until the pool is opened anew: whatever would,
+//! *Failures.* After a commit has failed, or a flush of the data, or once the data part is gone, nothing changes any more until the pool is opened anew: whatever would,
 //! fails, and each open volume tells [a loss](VolumeEvent::Lost) before anything that has seen it. Reads go on, of what was written. A damaged node fails what
 //! needs it, and nothing else; [`PoolCheck`] tells what it costs.
 
@@ -188,6 +188,8 @@ struct Core {
     /// Handles with something to poll, that somebody else has polled up.
     woken: Vec<u64>,
     jobs: Slab<Job>,
+    /// How many there are.
+    users_ios: usize,
     subs: Slab<Sub>,
     /// Jobs that can go on; that wait for the trees; that wait for a commit, or what follows it; that wait to be durable.
     ripe: VecDeque<u32>,

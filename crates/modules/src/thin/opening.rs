@@ -138,6 +138,7 @@ impl ThinPool {
             slots: Slab::new(),
             woken: Vec::new(),
             jobs: Slab::new(),
+            users_ios: 0,
             subs: Slab::new(),
             ripe: VecDeque::new(),
             waiting: Vec::new(),

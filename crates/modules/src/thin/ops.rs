@@ -249,8 +249,7 @@ impl Ops {
 impl Core {
     /// So much may be done in the background before the next poll.
     pub(super) fn begin_round(&mut self) {
-        let is_used = self.slots.iter_mut().any(|(_, slot)| slot.jobs > 0);
-        self.ops.budget = REAPED_MAX[usize::from(!is_used)];
+        self.ops.budget = REAPED_MAX[usize::from(self.users_ios == 0)];
     }
 
     /// Does what operations can do now.
@@ -311,11 +310,21 @@ impl Core {
             }
         }
         let Some(mut current) = self.ops.current.take() else { return false };
-        if !self.is_drained(&mut current) {
+        // Nobody is held back for what a commit takes, if that can be known before.
+        let is_room = match current.op {
+            PoolOp::Snapshot { .. } | PoolOp::Clone { .. } => self.trees.change().map(|_| ()),
+            _ => Ok(()),
+        };
+        let has_to_wait = matches!(is_room, Err(TreeStop::Wait | TreeStop::Commit));
+        if !has_to_wait && !self.is_drained(&mut current) {
             self.ops.current = Some(current);
             return false;
         }
-        let done = self.check_op().map_err(OpStop::Refused).and_then(|()| self.apply(&current.op));
+        let done = match self.check_op() {
+            Err(error) => Err(OpStop::Refused(error)),
+            Ok(()) if has_to_wait => is_room.map(|()| PoolDone::Done).map_err(OpStop::Tree),
+            Ok(()) => self.apply(&current.op),
+        };
         let ended = match done {
             Ok(done) => {
                 self.commits.is_wanted = true;

@@ -181,8 +181,7 @@ impl Core {
             let mut found = Vec::new();
             change.rows(row.blocks(), 0..=u64::MAX, &mut found)?;
             for (_, mapping) in found {
-                // Once for this volume, which the tree will not do again, and once for whoever else has it.
-                if change.block_count(mapping.block)? > 0 {
+                for _ in 0..change.block_count(mapping.block)? {
                     change.give_back_block(mapping.block)?;
                 }
             }

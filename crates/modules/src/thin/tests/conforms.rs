@@ -191,6 +191,29 @@ fn a_failed_flush_sticks_and_comes_first() {
     assert_eq!(puppet.take_one().op, Op::Read);
 }
 
+/// What was told to a part that is gone may still arrive there: no block changes hands any more.
+#[test]
+fn a_part_that_is_gone_is_not_given_out() {
+    let (puppet, pool, mut handle) = over_puppet();
+    handle.submit(write(1, 16384, 4096));
+    handle.submit(write(2, 0, 4096));
+    for io in puppet.take() {
+        let error = io.error(thinwire_volume::ErrorKind::OutcomeUnknown, "puppet");
+        puppet.complete(Completion::new(io.token, Err(error)));
+    }
+    let mut done = Vec::new();
+    handle.poll(&mut done);
+    assert_eq!(done.len(), 2);
+    let mut events = Vec::new();
+    handle.poll_events(&mut events);
+    assert_eq!(events, [VolumeEvent::Lost]);
+    assert!(pool.stopped().unwrap().contains("not there any more"));
+    done.clear();
+    handle.submit(write(3, 16384, 4096));
+    handle.poll(&mut done);
+    assert!(done[0].result.is_err() && puppet.take().is_empty());
+}
+
 /// Each handle is told of what another one has brought up.
 #[test]
 fn a_poll_of_another_handle_wakes() {

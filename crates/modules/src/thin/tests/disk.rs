@@ -33,6 +33,8 @@ struct Change {
     submitted: u64,
     done: u64,
     durable: u64,
+    /// Some of it may be there, and no flush knows.
+    has_failed: bool,
     first: u64,
     sectors: Vec<Sector>,
 }
@@ -181,6 +183,10 @@ impl Inner {
     fn execute(&mut self, io: Io, covers: u64, own: Option<usize>) -> Completion {
         let mut completion = Completion::new(io.token, Ok(()));
         if self.fails(io.op) {
+            let now = self.tick();
+            if let Some(own) = own {
+                (self.log[own].done, self.log[own].has_failed) = (now, true);
+            }
             completion.result = Err(io.error(ErrorKind::Io, "disk"));
             return completion;
         }
@@ -195,7 +201,8 @@ impl Inner {
             }
             Op::Flush => {
                 let now = self.tick();
-                for change in self.log.iter_mut().filter(|change| change.done <= covers) {
+                let is_covered = |change: &&mut Change| change.done <= covers && !change.has_failed;
+                for change in self.log.iter_mut().filter(is_covered) {
                     change.durable = change.durable.min(now);
                 }
             }
@@ -244,7 +251,8 @@ impl Volume for Disk {
         let now = inner.tick();
         let own = sectors.map(|sectors| {
             let (done, durable) = (u64::MAX, u64::MAX);
-            inner.log.push(Change { submitted: now, done, durable, first, sectors });
+            let has_failed = false;
+            inner.log.push(Change { submitted: now, done, durable, has_failed, first, sectors });
             inner.log.len() - 1
         });
         inner.queue.push((io, now, own));

@@ -89,6 +89,44 @@ fn a_block_that_is_given_out_while_it_is_being_discarded_is_found() {
     assert!(slow_discard(PoolCanary::GivesOutEarly).wrong.is_some());
 }
 
+/// A volume is deleted, of which there is a snapshot, and another one is written.
+fn deleted_origin(plant: PoolCanary) -> (World, u64) {
+    let (mut world, a, b) = filled(6, PoolCanary::None);
+    let snapshot = world.snapshot(a);
+    world.write(a, 0, 8);
+    world.wait();
+    world.open.remove(&a);
+    world.rest();
+    world.canary(plant);
+    assert_eq!(world.run(PoolOp::Delete { volume: a }), Some(PoolDone::Done));
+    world.rest();
+    // More than there is room for.
+    for block in 0..14 {
+        world.write(b, block * 8, 8);
+        world.wait();
+    }
+    world.read_all(snapshot);
+    world.rest();
+    (world, snapshot)
+}
+
+#[test]
+fn what_a_snapshot_has_stays_when_its_origin_is_deleted() {
+    let (mut world, snapshot) = deleted_origin(PoolCanary::None);
+    world.is_right();
+    assert_eq!(world.check(), []);
+    let measured = world.run(PoolOp::Measure { volume: snapshot });
+    let all = PoolDone::Measured { own_bytes: 10 * BLOCK, shared_bytes: 0 };
+    assert_eq!(measured, Some(all), "what was shared is its own now");
+}
+
+#[test]
+fn a_deletion_that_gives_back_what_is_shared_is_found() {
+    let (mut world, _) = deleted_origin(PoolCanary::DeletesShared);
+    assert!(!world.check().is_empty());
+    assert!(world.wrong.is_some());
+}
+
 /// Rule 14.
 #[test]
 fn a_full_pool_refuses_what_takes_room_and_does_the_rest() {

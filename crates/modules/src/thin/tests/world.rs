@@ -23,6 +23,8 @@ pub struct Setup {
     pub cache_nodes: usize,
     pub open_nodes_max: usize,
     pub read_only: bool,
+    /// Rows of a node, if fewer than there is room for.
+    pub rows_max: Option<usize>,
 }
 
 impl Default for Setup {
@@ -35,6 +37,7 @@ impl Default for Setup {
             cache_nodes: 4096,
             open_nodes_max: 2048,
             read_only: false,
+            rows_max: None,
         }
     }
 }
@@ -73,6 +76,8 @@ pub struct World {
     op: Option<(OpNumber, PoolOp, u64, Option<Life>)>,
     pub op_errors: Vec<PoolError>,
     pub op_results: Vec<PoolDone>,
+    /// How many operations were begun of each kind.
+    pub begun: BTreeMap<&'static str, u64>,
     pub incarnations: u64,
     pub names: u64,
     /// The first thing that was wrong.
@@ -103,6 +108,9 @@ impl World {
             data.without_discards();
         }
         let pool = open(Box::new(data.clone()), Box::new(metadata.clone()), label, config).unwrap();
+        if let Some(most) = setup.rows_max {
+            pool.0.borrow_mut().trees.limit_rows(most);
+        }
         data.be_prompt(setup.is_prompt);
         metadata.be_prompt(setup.is_prompt);
         let world = World {
@@ -123,6 +131,7 @@ impl World {
             op: None,
             op_errors: Vec::new(),
             op_results: Vec::new(),
+            begun: BTreeMap::new(),
             incarnations: 100,
             names: 0,
             wrong: None,
@@ -161,6 +170,7 @@ impl World {
     pub fn ask(&mut self, volume: u64, op: Op, flags: IoFlags, first: u64, count: u64) {
         self.tokens += 1;
         let (token, now) = (self.tokens, self.tick());
+        self.note_write(volume, now);
         let known = self.model.get_mut(&volume).expect("it is known");
         let life = known.now;
         let (offset, len) = match op {
@@ -187,6 +197,24 @@ impl World {
         }
         self.asked.insert(token, Asked { volume, life, op, flags, first, count, submitted: now });
         self.open.get_mut(&volume).expect("it is open").submit(io);
+    }
+
+    /// What is submitted before a cut begins to hold writes back is in it.
+    fn note_write(&mut self, volume: u64, now: u64) {
+        self.note_volumes();
+        let Some((_, op, begun, _)) = &mut self.op else { return };
+        let (PoolOp::Snapshot { volume: of, incarnation, .. }
+        | PoolOp::Clone { volume: of, incarnation, .. }) = op
+        else {
+            return;
+        };
+        let is_cut = self.model.values().any(|known| known.lives.contains_key(incarnation));
+        let core = &mut *self.pool.0.borrow_mut();
+        let slot = core.entries.get(&volume).and_then(|entry| entry.slot);
+        let is_held = slot.is_some_and(|slot| core.slots.get_mut(slot).is_held);
+        if *of == volume && !is_cut && !is_held {
+            *begun = now + 1;
+        }
     }
 
     pub fn outstanding(&self) -> usize {
@@ -244,6 +272,7 @@ impl World {
     pub fn pass(&mut self, millis: u64) {
         self.now = self.now + std::time::Duration::from_millis(millis);
         self.pool.turn(self.now);
+        self.note_volumes();
     }
 
     fn wrong(&mut self, why: String) {
@@ -360,6 +389,7 @@ impl World {
     /// Begins an operation, when none is under way.
     pub fn begin(&mut self, op: PoolOp) {
         assert!(self.op.is_none());
+        *self.begun.entry(kind_of(&op)).or_default() += 1;
         let now = self.tick();
         let (number, cut) = match &op {
             PoolOp::Snapshot { volume, .. } | PoolOp::Clone { volume, .. } => {
@@ -456,6 +486,13 @@ impl World {
                     known.now = incarnation;
                     known.lives.get_mut(&incarnation).unwrap().0.ended = Some(now);
                 }
+                // It was done, and may be lost.
+                (PoolOp::RollBack { volume, incarnation, .. }, Err(PoolError::Stopped { .. })) => {
+                    let report = self.pool.report();
+                    let is_done = report.volumes.iter().any(|of| of.incarnation == incarnation);
+                    let known = self.model.get_mut(&volume).filter(|_| is_done);
+                    known.into_iter().for_each(|known| known.now = incarnation);
+                }
                 (PoolOp::Resize { volume, bytes }, Ok(_)) => {
                     let known = self.model.get_mut(&volume).expect("it is known");
                     known.bytes = bytes;
@@ -523,6 +560,19 @@ impl World {
     #[track_caller]
     pub fn is_right(&self) {
         assert_eq!(self.wrong, None, "seed {}", self.setup.seed);
+    }
+}
+
+fn kind_of(op: &PoolOp) -> &'static str {
+    match op {
+        PoolOp::Create { .. } => "create",
+        PoolOp::Snapshot { .. } => "snapshot",
+        PoolOp::Clone { .. } => "clone",
+        PoolOp::RollBack { .. } => "roll back",
+        PoolOp::Delete { .. } => "delete",
+        PoolOp::Resize { .. } => "resize",
+        PoolOp::Rename { .. } => "rename",
+        PoolOp::Measure { .. } => "measure",
     }
 }
 
