@@ -1,6 +1,8 @@
 //! Pools (`docs/format.md`, "The pool"): opened over their two parts, for one of their volumes, or to be changed themselves.
 
-use std::cell::RefCell;
+mod request;
+
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
@@ -19,14 +21,27 @@ use crate::host::Host;
 use crate::labelled::{Opening, assemble_whole, read_all, wait};
 use crate::uri::VolumeSpec;
 
-/// Where an opening puts a pool, for whoever changes it: what is opened is no volume of it then.
+pub use request::{PoolRequest, PoolStatus, PoolVolumeStatus};
+
+/// Where an opening puts a pool, for whoever changes it.
 #[derive(Clone, Default)]
-pub struct PoolPlace(Rc<RefCell<Option<ThinPool>>>);
+pub struct PoolPlace {
+    pool: Rc<RefCell<Option<ThinPool>>>,
+    /// The pool may be opened for none of its volumes.
+    is_alone: Rc<Cell<bool>>,
+}
 
 impl PoolPlace {
+    /// For a pool that is opened for none of its volumes.
+    pub fn alone() -> Self {
+        let place = PoolPlace::default();
+        place.is_alone.set(true);
+        place
+    }
+
     /// The pool, once it is open.
     pub fn take(&self) -> Option<ThinPool> {
-        self.0.borrow_mut().take()
+        self.pool.borrow_mut().take()
     }
 }
 
@@ -47,7 +62,7 @@ pub fn open_pool(
     mut children: Vec<Box<dyn Volume>>,
     by: &Opening<'_>,
 ) -> Outcome<Box<dyn Volume>> {
-    if inner.is_none() && by.pool.is_none() {
+    if inner.is_none() && !by.pool.is_some_and(|place| place.is_alone.get()) {
         return Err(Failure::usage(
             "it is a pool: name a volume in it, with @ and its name behind that of the pool (`thinwire volume show` lists them)",
         ));
@@ -89,10 +104,10 @@ pub fn open_pool(
         }
     }
     tell_of(&whole.name, &pool);
+    if let Some(place) = by.pool {
+        *place.pool.borrow_mut() = Some(pool.clone());
+    }
     let Some(name) = inner else {
-        if let Some(place) = by.pool {
-            *place.0.borrow_mut() = Some(pool.clone());
-        }
         return Ok(Box::new(PoolAlone { pool, name: whole.name, refused: Vec::new() }));
     };
     let report = pool.report();

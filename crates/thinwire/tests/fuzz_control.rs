@@ -239,7 +239,8 @@ static CLIENT: Reached = Reached::new();
 fn play_client(choices: &mut Choices<'_>) {
     let dir = RunDir::create(&FOLDER.with_extension("client")).expect("a folder of its own");
     let listener = dir.listen("b").expect("it listens");
-    let request = *choices.of(&[ControlRequest::Status, ControlRequest::Detach { force: true }]);
+    let request =
+        choices.of(&[ControlRequest::Status, ControlRequest::Detach { force: true }]).clone();
     let mut client = ControlClient::ask(&dir, "b", request).expect("it listens");
     let (mut stream, _) = listener.accept().expect("it has connected");
     stream.set_nonblocking(true).expect("a socket");

@@ -25,6 +25,7 @@ use crate::face::{FaceSpec, NbdAddress, NbdDoor};
 use crate::last_resort::catch_signals;
 use crate::leftover;
 use crate::open::{ATTACH_PATIENCE, CommandFlags, Ending, VolumeOptions, is_insecure, open_volume};
+use crate::pool::PoolPlace;
 use crate::rundir::{Record, RunDir, TARGET_PREFIX};
 use crate::uri::VolumeSpec;
 
@@ -79,6 +80,8 @@ impl Wanted {
         // Its face tells each of its users.
         options.losses_are_heard = true;
         options.submission = args.submission;
+        // Snapshots are taken of what is in use.
+        options.pool = Some(PoolPlace::default());
         options.flags =
             CommandFlags { reading: Some("--read-only"), takes_over: true, waits: true };
         if let Some(pcap) = &mut options.wire.pcap {
@@ -196,7 +199,8 @@ pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
         touch_ahead();
     }
     let (spin, signals, claim) = (wanted.options.wire.spin(), &signals, &claim);
-    AttachmentServer::new(Parts { open, face, control, signals, claim, record, spin })?
+    let pool = wanted.options.pool.as_ref().and_then(PoolPlace::take);
+    AttachmentServer::new(Parts { open, face, control, signals, claim, record, spin, pool })?
         .run(reporter)
 }
 

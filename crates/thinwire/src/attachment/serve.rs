@@ -14,16 +14,19 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use thinwire_frontend::{FORCED_CLOSE_MAX, Face, FacePart};
+use thinwire_modules::thin::{OpNumber, ThinPool};
 use thinwire_runtime::wait::Spin;
 use thinwire_volume::{ErrorKind, IoError, Op};
 
 use super::Reporter;
 use super::shown::Shown;
 use crate::control::{
-    AttachmentStatus, ControlServer, Controlled, DetachProgress, MirrorStatus, Response, State,
+    AttachmentStatus, ControlServer, Controlled, DetachProgress, MirrorStatus, PoolProgress,
+    Response, State,
 };
 use crate::error::{Failure, Outcome};
 use crate::open::{Ending, OpenVolume, Unheard, Wait};
+use crate::pool::{PoolRequest, PoolStatus};
 use crate::rundir::{Claim, Record};
 use crate::signals::{Signals, signal_name};
 
@@ -32,6 +35,8 @@ use crate::signals::{Signals, signal_name};
 const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
 /// How often it looks meanwhile.
 const FLUSH_LOOK: Duration = Duration::from_millis(500);
+/// How often is looked whether a change of the pool has ended.
+const CHANGE_LOOK: Duration = Duration::from_millis(5);
 
 /// What the log says of a forced end.
 const FORCED: &str = "detached by force: what was outstanding has failed, and nothing was flushed";
@@ -52,6 +57,8 @@ pub struct Parts<'a> {
     pub record: Record,
     /// When its thread spins, to tell.
     pub spin: Spin,
+    /// That of which the volume is one.
+    pub pool: Option<ThinPool>,
 }
 
 /// How far the way out is.
@@ -96,6 +103,9 @@ pub struct AttachmentServer<'a> {
     loss: Option<Failure>,
     /// Why it ends although nobody asked for it.
     trouble: Option<String>,
+    /// That of which the volume is one, and what is being done to it: the number, and what is said then.
+    pool: Option<ThinPool>,
+    changes: Vec<(OpNumber, String)>,
 }
 
 /// What the control socket sees of an [`AttachmentServer`].
@@ -107,12 +117,14 @@ struct View<'b> {
     phase: &'b mut Phase,
     forced: &'b mut bool,
     announced: bool,
+    pool: Option<&'b ThinPool>,
+    changes: &'b mut Vec<(OpNumber, String)>,
 }
 
 impl<'a> AttachmentServer<'a> {
     /// Ready to run.
     pub fn new(parts: Parts<'a>) -> Outcome<Self> {
-        let Parts { mut open, face, control, signals, claim, record, spin } = parts;
+        let Parts { mut open, face, control, signals, claim, record, spin, pool } = parts;
         open.watch(control.fd())?;
         open.watch(signals.fd())?;
         let shown = open.show(face)?;
@@ -135,6 +147,8 @@ impl<'a> AttachmentServer<'a> {
             face_lingers: false,
             loss: None,
             trouble: None,
+            pool,
+            changes: Vec::new(),
         })
     }
 
@@ -197,8 +211,29 @@ impl<'a> AttachmentServer<'a> {
                 (Leaving::Waiting, Phase::ClosingFace { evict: true }) => self.wait_for_face(),
                 (Leaving::Waiting, _) => Wait::Forever,
             };
+            // A change of the pool ends in a turn of the volume, of which nobody tells here.
+            let wait = if self.changes.is_empty() { wait } else { wait.at_most(CHANGE_LOOK) };
             self.shown.turn(wait)?;
             self.open.tend();
+            self.finish_changes();
+        }
+    }
+
+    /// Tells who has asked for changes of the pool how those have ended.
+    fn finish_changes(&mut self) {
+        let Some(pool) = self.pool.as_ref().filter(|_| !self.changes.is_empty()) else { return };
+        let mut ended = Vec::new();
+        pool.poll_ops(&mut ended);
+        for (number, result) in ended {
+            let Some(at) = self.changes.iter().position(|(change, _)| *change == number) else {
+                continue;
+            };
+            let (_, said) = self.changes.swap_remove(at);
+            let response = match result {
+                Ok(_) => Response::Pool { said, status: PoolStatus::of(&pool.report(), &[]) },
+                Err(e) => Response::Refused { why: e.to_string() },
+            };
+            self.control.finish_change(number, response);
         }
     }
 
@@ -245,6 +280,8 @@ impl<'a> AttachmentServer<'a> {
             phase: &mut self.phase,
             forced: &mut self.forced,
             announced: self.announced,
+            pool: self.pool.as_ref(),
+            changes: &mut self.changes,
         };
         self.control.turn(&mut view);
     }
@@ -472,6 +509,27 @@ impl Controlled for View<'_> {
             control: None,
             detail: health.detail,
         }))
+    }
+
+    fn change_pool(&mut self, request: &PoolRequest) -> PoolProgress {
+        let refused = |why: String| PoolProgress::Ended(Response::Refused { why });
+        let Some(pool) = self.pool else { return refused("its volume is of no pool".into()) };
+        if !matches!(self.phase, Phase::Serving | Phase::Asking) {
+            return refused("it is being detached".into());
+        }
+        let report = pool.report();
+        match request.op(&report) {
+            Err(why) => refused(why),
+            Ok(None) => {
+                let (said, status) = (String::new(), PoolStatus::of(&report, &[]));
+                PoolProgress::Ended(Response::Pool { said, status })
+            }
+            Ok(Some((op, said))) => {
+                let number = pool.begin(op);
+                self.changes.push((number, said));
+                PoolProgress::Started(number)
+            }
+        }
     }
 
     fn detach(&mut self, force: bool) -> Result<DetachProgress, String> {

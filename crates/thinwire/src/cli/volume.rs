@@ -128,7 +128,8 @@ Examples:
   thinwire volume snapshot pool.toml#pool@home before-update
   thinwire attach --read-only pool.toml#pool@before-update --block
 
-Takes no room but for what is written later. The pool is not in use meanwhile.")]
+Takes no room but for what is written later. While a volume of the pool is attached, that attachment does it: the snapshot is one moment, as
+after a power failure. While a target exports one, it is refused.")]
     Snapshot {
         /// The volume, FILE.toml#POOL@VOLUME; one that is a snapshot itself, too
         volume: VolumeSpec,
@@ -143,7 +144,7 @@ Takes no room but for what is written later. The pool is not in use meanwhile.")
 Examples:
   thinwire volume clone pool.toml#pool@golden guest1
 
-Takes no room but for what is written later, to either. The pool is not in use meanwhile.")]
+Takes no room but for what is written later, to either. While a volume of the pool is attached, that attachment does it.")]
     Clone {
         /// The volume or snapshot, FILE.toml#POOL@VOLUME
         volume: VolumeSpec,
@@ -159,7 +160,7 @@ Examples:
   thinwire volume rollback pool.toml#pool@home before-update
 
 What the volume holds now is lost, unless a snapshot has it; its size stays. Initiators that hold writes to it, which were not
-flushed, find out, and lose them. The pool is not in use meanwhile.")]
+flushed, find out, and lose them. A volume that is attached is not rolled back.")]
     Rollback {
         /// The volume, FILE.toml#POOL@VOLUME
         volume: VolumeSpec,
@@ -174,8 +175,8 @@ flushed, find out, and lose them. The pool is not in use meanwhile.")]
 Examples:
   thinwire volume delete pool.toml#pool@before-update
 
-What nobody else has is given back to the pool, step by step: interrupted, that goes on when the pool is used. The pool is not in use
-meanwhile.")]
+What nobody else has is given back to the pool, step by step: interrupted, that goes on when the pool is used. A volume that is attached
+is not deleted.")]
     Delete {
         /// The volume or snapshot, FILE.toml#POOL@VOLUME
         volume: VolumeSpec,
@@ -188,7 +189,7 @@ meanwhile.")]
 Examples:
   thinwire volume grow pool.toml#pool@home 200G
 
-The pool is not in use meanwhile.")]
+While it is attached, its face grows, too.")]
     Grow {
         /// The volume, FILE.toml#POOL@VOLUME
         volume: VolumeSpec,

@@ -20,10 +20,10 @@ use serde::Serialize;
 use thinwire_modules::meta::{LabelOutcome, Labels, SeenPart};
 use thinwire_volume::Volume;
 
-use self::pool::PoolAction;
 use crate::cli::{VolumeAction, VolumeArgs, VolumeCommon, WireArgs};
 use crate::error::{Failure, Outcome};
 use crate::open::{OpenVolume, VolumeOptions, Wait};
+use crate::pool::PoolRequest;
 use crate::signals::Signals;
 
 /// How long a turn may wait, so that signals are heard.
@@ -35,25 +35,31 @@ const NAP_OF_SEVERAL: Duration = Duration::from_millis(5);
 pub fn run(args: &VolumeArgs) -> Outcome {
     match &args.action {
         VolumeAction::Create { volume, size: Some(bytes), force: _, take_over, common } => {
-            pool::act(volume, &PoolAction::Create { bytes: *bytes }, *take_over, common)
+            let bytes = *bytes;
+            let request = |volume| PoolRequest::Create { volume, bytes };
+            pool::act(volume, request, *take_over, common)
         }
         VolumeAction::Create { volume, size: None, force, take_over, common } => {
             create::create(volume, *force, *take_over, common)
         }
         VolumeAction::Snapshot { volume, name, common } => {
-            pool::act(volume, &PoolAction::Snapshot { name }, false, common)
+            let name = name.clone();
+            pool::act(volume, |volume| PoolRequest::Snapshot { volume, name }, false, common)
         }
         VolumeAction::Clone { volume, name, common } => {
-            pool::act(volume, &PoolAction::Clone { name }, false, common)
+            let name = name.clone();
+            pool::act(volume, |volume| PoolRequest::Clone { volume, name }, false, common)
         }
         VolumeAction::Rollback { volume, to, common } => {
-            pool::act(volume, &PoolAction::RollBack { to }, false, common)
+            let to = to.clone();
+            pool::act(volume, |volume| PoolRequest::Rollback { volume, to }, false, common)
         }
         VolumeAction::Delete { volume, common } => {
-            pool::act(volume, &PoolAction::Delete, false, common)
+            pool::act(volume, |volume| PoolRequest::Delete { volume }, false, common)
         }
         VolumeAction::Grow { volume, size, common } => {
-            pool::act(volume, &PoolAction::Grow { bytes: *size }, false, common)
+            let bytes = *size;
+            pool::act(volume, |volume| PoolRequest::Grow { volume, bytes }, false, common)
         }
         VolumeAction::Show { pool, space, common } => pool::show(pool, *space, common),
         VolumeAction::Resync { volume, degraded, from, take_over, common } => {

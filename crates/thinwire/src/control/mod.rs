@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `{"op":"status"}` | `{"answer":"status", ...}`; of a target `{"answer":"target", ...}` |
 //! | `{"op":"reload"}` | `{"answer":"reloaded","changes":[...],"ended":N,"late":[...]}` of a target that has read its configuration again; `refused` if nothing was changed, and why |
+//! | `{"op":"pool","request":{"action":"snapshot","volume":...,"name":...}}` | `{"answer":"pool","said":...,"status":{...}}` of an attachment of a volume of a pool, once it is durable; or `refused` |
 //! | `{"op":"detach","force":false}` | `{"answer":"refused","why":...}`; or `{"answer":"detaching"}` and later, on the same connection, `detached` (with `"unheard":...` if a target has not heard of it, with `"still_used":...` if somebody uses what was taken away by force), `refused` (in use after all) or `{"answer":"failed","why":...}` |
 //!
 //! A line longer than [`LINE_BYTES_MAX`] or one that cannot be understood is answered with
@@ -19,7 +20,7 @@ mod target;
 
 pub use client::{ControlClient, ControlError};
 pub use mirror::{MirrorLegStatus, MirrorStatus};
-pub use server::{ControlServer, Controlled, DetachProgress};
+pub use server::{ControlServer, Controlled, DetachProgress, PoolProgress};
 pub use target::{
     CacheStatus, ExportStatus, KeyStatus, LeafStatus, LimitStatus, LinkStatus, MeasureStatus,
     OfferStatus, PrivilegesStatus, SessionKeyStatus, SessionStatus, TargetCounters, TargetState,
@@ -28,19 +29,25 @@ pub use target::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::pool::{PoolRequest, PoolStatus};
 use crate::reload::Reloaded;
 
 /// The longest request line in bytes.
 pub const LINE_BYTES_MAX: usize = 4096;
 
 /// What can be asked of an attachment or a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 pub enum ControlRequest {
     /// Tell state, paths and counters.
     Status,
     /// Read the configuration again. An attachment refuses that.
     Reload,
+    /// Do that to the pool that the volume is of. Who has none refuses that.
+    Pool {
+        /// What.
+        request: PoolRequest,
+    },
     /// Go away. A target refuses that.
     Detach {
         /// Even if in use, without waiting for anything outstanding.
@@ -86,6 +93,13 @@ pub enum Response {
     Target(Box<TargetStatus>),
     /// It has read its configuration again, and acts on it.
     Reloaded(Reloaded),
+    /// It was done to the pool, durably.
+    Pool {
+        /// A sentence for the user.
+        said: String,
+        /// How the pool stands now.
+        status: PoolStatus,
+    },
     /// It will not do that; it goes on as before.
     Refused {
         /// A sentence for the user.

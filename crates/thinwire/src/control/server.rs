@@ -13,6 +13,7 @@ use thinwire_runtime::peer::user_of_peer;
 
 use super::{ControlCounters, ControlRequest, LINE_BYTES_MAX, Response};
 use crate::folder::is_ours;
+use crate::pool::PoolRequest;
 use crate::reload::Reloaded;
 
 /// More than this many connections at once are not served.
@@ -34,6 +35,12 @@ pub trait Controlled {
         Err("it is an attachment, and has no configuration that could be read again".into())
     }
 
+    /// Begins to do something to the pool, or says how that has ended at once.
+    fn change_pool(&mut self, request: &PoolRequest) -> PoolProgress {
+        let _ = request;
+        PoolProgress::Ended(Response::Refused { why: "it has no pool".into() })
+    }
+
     /// Starts to detach, or says why not. After `Ok` the owner ends the attachment and calls
     /// [`ControlServer::finish`]. Asked again, possibly with more force, while under way.
     fn detach(&mut self, force: bool) -> Result<DetachProgress, String>;
@@ -46,10 +53,21 @@ pub enum DetachProgress {
     Started,
 }
 
+/// How far what was asked of a pool has come.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PoolProgress {
+    /// It has this number; [`ControlServer::finish_change`] tells who asked.
+    Started(u64),
+    /// That is the answer.
+    Ended(Response),
+}
+
 struct Connection {
     stream: UnixStream,
     line: Vec<u8>,
     wants_end: bool,
+    /// It is told how that change of a pool has ended.
+    waits_for: Option<u64>,
     /// What is left of an answer that the socket did not take at once. Nothing follows it.
     rest: Vec<u8>,
 }
@@ -108,6 +126,19 @@ impl ControlServer {
         self.connections.fill_with(|| None);
     }
 
+    /// Tells who asked for that change of a pool how it has ended.
+    pub fn finish_change(&mut self, number: u64, response: Response) {
+        let is_its = |place: &Option<Connection>| {
+            place.as_ref().is_some_and(|connection| connection.waits_for == Some(number))
+        };
+        let Some(at) = self.connections.iter().position(is_its) else { return };
+        if let Some(connection) = &mut self.connections[at] {
+            connection.answer(response);
+            connection.waits_for = None;
+        }
+        self.close(at);
+    }
+
     /// Tells everybody who asked for the detach that it will not happen after all. Whoever wants something
     /// else is served on.
     pub fn refuse(&mut self, why: String) {
@@ -152,7 +183,8 @@ impl ControlServer {
     fn let_in(&mut self, stream: UnixStream) {
         // Beyond the bound one that only holds its place gives way: asking always works.
         let free = self.connections.iter().position(Option::is_none);
-        let idle = || self.connections.iter().flatten().position(|c| !c.wants_end);
+        let is_idle = |c: &Connection| !c.wants_end && c.waits_for.is_none();
+        let idle = || self.connections.iter().position(|c| c.as_ref().is_some_and(is_idle));
         let at = free.or_else(idle);
         self.counters.crowded += u64::from(free.is_none());
         let Some(at) = at else { return };
@@ -160,7 +192,8 @@ impl ControlServer {
         if epoll::add(&self.epoll, &stream, key, EventFlags::IN).is_ok() {
             let line = Vec::with_capacity(LINE_BYTES_MAX);
             let rest = Vec::new();
-            self.connections[at] = Some(Connection { stream, line, wants_end: false, rest });
+            let (wants_end, waits_for) = (false, None);
+            self.connections[at] = Some(Connection { stream, line, wants_end, waits_for, rest });
         }
     }
 
@@ -188,6 +221,15 @@ impl ControlServer {
             Ok(0) => false,
             Ok(count) => match connection.take_in(&bytes[..count]) {
                 None => true,
+                Some(Ok(ControlRequest::Pool { request })) => {
+                    match controlled.change_pool(&request) {
+                        PoolProgress::Started(number) => {
+                            connection.waits_for = Some(number);
+                            true
+                        }
+                        PoolProgress::Ended(response) => connection.answer(response),
+                    }
+                }
                 Some(Ok(request)) => {
                     connection.answer(perform(request, controlled).with_counters(self.counters))
                 }
@@ -262,6 +304,7 @@ fn perform(request: ControlRequest, controlled: &mut dyn Controlled) -> Response
             Ok(reloaded) => Response::Reloaded(reloaded),
             Err(why) => Response::Refused { why },
         },
+        ControlRequest::Pool { .. } => unreachable!("it may take a while"),
         ControlRequest::Detach { force } => match controlled.detach(force) {
             Ok(DetachProgress::Started) => Response::Detaching,
             Err(why) => Response::Refused { why },

@@ -1,45 +1,32 @@
-//! `thinwire volume create POOL@NAME`, `snapshot`, `clone`, `rollback`, `delete`, `grow` and `show`: volumes of pools, while nobody uses the pool.
+//! `thinwire volume create POOL@NAME`, `snapshot`, `clone`, `rollback`, `delete`, `grow` and `show`: volumes of pools, done here while nobody uses the pool, or by the attachment that
+//! does.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use thinwire_modules::thin::{PoolDone, PoolOp, PoolReport, ThinPool, VolumeReport};
-use thinwire_runtime::clock::entropy;
+use thinwire_modules::thin::{PoolDone, PoolOp, ThinPool};
 
 use super::options_of;
 use crate::cli::VolumeCommon;
+use crate::control::{ControlClient, ControlError, ControlRequest, Response};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::last_resort::catch_signals;
-use crate::mirrored::seconds_now;
 use crate::open::{Ending, OpenVolume, Wait, let_go, let_go_failed, open_volume};
 use crate::output;
-use crate::pool::PoolPlace;
-use crate::rundir::SCHEMA;
+use crate::pool::{PoolPlace, PoolRequest, PoolStatus, PoolVolumeStatus};
+use crate::rundir::{RunDir, SCHEMA};
 use crate::signals::Signals;
 use crate::size::show_size;
 use crate::uri::VolumeSpec;
 
 /// How often is looked how far it is.
 const GLANCE: Duration = Duration::from_millis(20);
+/// So long an attachment may take: a snapshot waits for what is being written.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
 /// How often that is said.
 const SAY_EVERY: Duration = Duration::from_secs(2);
-
-/// What is done to a pool.
-pub enum PoolAction<'a> {
-    /// A new volume of so many bytes.
-    Create { bytes: u64 },
-    /// What it is now, read-only, under this name.
-    Snapshot { name: &'a str },
-    /// What it is now, to be written.
-    Clone { name: &'a str },
-    /// It is again what that snapshot is.
-    RollBack { to: &'a str },
-    /// It is no more.
-    Delete,
-    /// It has so many bytes.
-    Grow { bytes: u64 },
-}
 
 /// A pool that is open to be changed, and what drives it.
 struct OpenPool<'a> {
@@ -113,10 +100,10 @@ fn pool_of(spec: &VolumeSpec) -> Outcome<(VolumeSpec, Option<&str>)> {
     }
 }
 
-/// Does that to a volume of a pool.
+/// Does something to a volume of a pool; `request` is made of its name.
 pub fn act(
     spec: &VolumeSpec,
-    action: &PoolAction<'_>,
+    request: impl FnOnce(String) -> PoolRequest,
     take_over: bool,
     common: &VolumeCommon,
 ) -> Outcome {
@@ -126,54 +113,64 @@ pub fn act(
             "{spec} is a pool: name a volume of it, as {spec}@VOLUME"
         )));
     };
+    let request = request(name.to_owned());
+    if let Some((said, status)) = ask_attachment(&pool, &request, common)? {
+        return match common.json {
+            true => say_status(&status),
+            false => output::say(&said),
+        };
+    }
     refuse_in_use(&pool, "changing it")?;
     let done = with_pool(&pool, false, take_over, common, |open| {
-        let done = apply(open, name, action)?;
-        if matches!(action, PoolAction::Delete) {
+        let op = request.op(&open.pool.report()).map_err(Failure::failed)?;
+        let Some((op, said)) = op else { unreachable!("something is done") };
+        open.act(op)?;
+        if matches!(request, PoolRequest::Delete { .. }) {
             open.reap(common.json)?;
         }
-        Ok((done, open.pool.report()))
+        Ok((said, PoolStatus::of(&open.pool.report(), &[])))
     });
-    let (said, report) = done?;
-    if common.json {
-        return output::say_json(&json_of(&report, &[]));
+    let (said, status) = done?;
+    match common.json {
+        true => say_status(&status),
+        false => output::say(&said),
     }
-    output::say(&said)
 }
 
-/// What was done, in a sentence.
-fn apply(open: &mut OpenPool<'_>, name: &str, action: &PoolAction<'_>) -> Outcome<String> {
-    let report = open.pool.report();
-    let number = |name: &str| match report.volumes.iter().find(|volume| volume.name == name) {
-        Some(volume) => Ok(volume.volume),
-        None => Err(Failure::failed(format!(
-            "the pool has no volume `{name}`: `thinwire volume show` lists them"
-        ))),
+/// Has an attachment do it that has the pool open for one of its volumes; none if there is no such. What was done, in a sentence, and how the pool
+/// stands then.
+fn ask_attachment(
+    pool: &VolumeSpec,
+    request: &PoolRequest,
+    common: &VolumeCommon,
+) -> Outcome<Option<(String, PoolStatus)>> {
+    let VolumeSpec::Over { node: Some(wanted), .. } = pool else { return Ok(None) };
+    let Some(dir) = RunDir::open(&common.run_dir.run_dir)? else { return Ok(None) };
+    let is_it = |name: &String| {
+        let record = dir.record(name)?;
+        let (file, volume) = record.uri.rsplit_once('#')?;
+        let (pool, _) = volume.split_once('@')?;
+        let same = |one: &Path, other: &Path| match (one.canonicalize(), other.canonicalize()) {
+            (Ok(one), Ok(other)) => one == other,
+            _ => one == other,
+        };
+        (pool == wanted.name && same(Path::new(file), &wanted.file) && dir.is_alive(name))
+            .then_some(())
     };
-    let (at, incarnation) = (seconds_now(), entropy());
-    let (op, said) = match *action {
-        PoolAction::Create { bytes } => (
-            PoolOp::Create { name: name.to_owned(), bytes, incarnation, at },
-            format!("made {name}: {bytes} bytes"),
-        ),
-        PoolAction::Snapshot { name: other } => (
-            PoolOp::Snapshot { volume: number(name)?, name: other.to_owned(), incarnation, at },
-            format!("made {other}: a snapshot of {name}"),
-        ),
-        PoolAction::Clone { name: other } => (
-            PoolOp::Clone { volume: number(name)?, name: other.to_owned(), incarnation, at },
-            format!("made {other}: a clone of {name}"),
-        ),
-        PoolAction::RollBack { to } => (
-            PoolOp::RollBack { volume: number(name)?, to: number(to)?, incarnation },
-            format!("{name} is what {to} is"),
-        ),
-        PoolAction::Delete => (PoolOp::Delete { volume: number(name)? }, format!("deleted {name}")),
-        PoolAction::Grow { bytes } => {
-            (PoolOp::Resize { volume: number(name)?, bytes }, format!("{name} has {bytes} bytes"))
+    let Some(name) = dir.names()?.into_iter().find(|name| is_it(name).is_some()) else {
+        return Ok(None);
+    };
+    let failed =
+        |e: ControlError| Failure::failed(format!("attachment `{name}` has the pool: {e}"));
+    let asked = ControlRequest::Pool { request: request.clone() };
+    let mut client = ControlClient::ask(&dir, &name, asked).map_err(failed)?;
+    match client.answer(ANSWER_PATIENCE).map_err(failed)? {
+        Response::Pool { said, status } => Ok(Some((said, status))),
+        Response::Refused { why } => Err(Failure::failed(why)),
+        other => {
+            Err(Failure::failed(format!("attachment `{name}` has the pool, and says {other:?}")))
         }
-    };
-    open.act(op).map(|_| said)
+    }
 }
 
 /// Opens a pool, has something done, and lets go of it.
@@ -186,7 +183,7 @@ fn with_pool<T>(
 ) -> Outcome<T> {
     let (signals, last_words) = catch_signals(2, &[pool])?;
     let mut options = options_of(common, &signals)?;
-    let place = PoolPlace::default();
+    let place = PoolPlace::alone();
     (options.read_only, options.take_over) = (read_only, take_over);
     options.pool = Some(place.clone());
     let mut open = open_volume(pool, &options, Some(&signals))
@@ -210,56 +207,24 @@ fn with_pool<T>(
 
 /// `volume show --json`.
 #[derive(Serialize)]
-struct JsonPool {
+struct JsonPool<'a> {
     schema: u32,
-    block_bytes: u64,
-    data_bytes: u64,
-    data_used_bytes: u64,
-    metadata_bytes: u64,
-    metadata_used_bytes: u64,
-    volumes: Vec<JsonVolume>,
+    #[serde(flatten)]
+    pool: &'a PoolStatus,
 }
 
-#[derive(Serialize)]
-struct JsonVolume {
-    name: String,
-    bytes: u64,
-    /// Of blocks that it refers to, others' among them.
-    mapped_bytes: u64,
-    /// Of those the ones that nobody else has; null if that was not asked for.
-    own_bytes: Option<u64>,
-    /// What it is a snapshot or a clone of, while that is there.
-    origin: Option<String>,
-    is_snapshot: bool,
-    /// In seconds since 1970; 0 if that is not known.
-    created_at: u64,
-}
-
-fn json_of(report: &PoolReport, own: &[u64]) -> JsonPool {
-    let name = |number| report.volumes.iter().find(|v| v.volume == number).map(|v| v.name.clone());
-    let volume = |(nth, volume): (usize, &VolumeReport)| JsonVolume {
-        name: volume.name.clone(),
-        bytes: volume.bytes,
-        mapped_bytes: volume.mapped_bytes,
-        own_bytes: own.get(nth).copied(),
-        origin: volume.origin.and_then(name),
-        is_snapshot: volume.is_read_only,
-        created_at: volume.created_at,
-    };
-    JsonPool {
-        schema: SCHEMA,
-        block_bytes: report.block_bytes,
-        data_bytes: report.data_bytes,
-        data_used_bytes: report.data_used_bytes,
-        metadata_bytes: report.metadata_bytes,
-        metadata_used_bytes: report.metadata_used_bytes,
-        volumes: report.volumes.iter().enumerate().map(volume).collect(),
-    }
+fn say_status(pool: &PoolStatus) -> Outcome {
+    output::say_json(&JsonPool { schema: SCHEMA, pool })
 }
 
 /// Shows how full a pool is, and its volumes.
 pub fn show(spec: &VolumeSpec, space: bool, common: &VolumeCommon) -> Outcome {
     let (pool, _) = pool_of(spec)?;
+    // It does not measure while it is used.
+    let asked = if space { None } else { ask_attachment(&pool, &PoolRequest::Show, common)? };
+    if let Some((_, status)) = asked {
+        return say_pool(&status, common.json);
+    }
     let (report, own) = with_pool(&pool, true, false, common, |open| {
         let report = open.pool.report();
         let mut own = Vec::new();
@@ -271,9 +236,12 @@ pub fn show(spec: &VolumeSpec, space: bool, common: &VolumeCommon) -> Outcome {
         }
         Ok((report, own))
     })?;
-    let json = json_of(&report, &own);
-    if common.json {
-        return output::say_json(&json);
+    say_pool(&PoolStatus::of(&report, &own), common.json)
+}
+
+fn say_pool(json: &PoolStatus, is_json: bool) -> Outcome {
+    if is_json {
+        return say_status(json);
     }
     let of = |used, all| format!("{} of {}", show_size(used), show_size(all));
     let mut text = format!(
@@ -282,7 +250,7 @@ pub fn show(spec: &VolumeSpec, space: bool, common: &VolumeCommon) -> Outcome {
         show_size(json.block_bytes),
         of(json.metadata_used_bytes, json.metadata_bytes)
     );
-    let row = |volume: &JsonVolume| {
+    let row = |volume: &PoolVolumeStatus| {
         let kind = match (volume.is_snapshot, &volume.origin) {
             (true, Some(origin)) => format!("snapshot of {origin}"),
             (true, None) => "snapshot".into(),

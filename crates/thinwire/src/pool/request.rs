@@ -1,0 +1,158 @@
+//! What is asked of a pool, by a command that has it for itself or over the control socket of an attachment that has it; and how it is shown.
+
+use serde::{Deserialize, Serialize};
+use thinwire_modules::thin::{PoolOp, PoolReport, VolumeReport};
+use thinwire_runtime::clock::entropy;
+
+use crate::mirrored::seconds_now;
+
+/// Something that is done to a volume of a pool, by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename_all = "lowercase", deny_unknown_fields)]
+pub enum PoolRequest {
+    /// Nothing: how it stands is told.
+    Show,
+    /// A new volume of so many bytes.
+    Create {
+        /// What it is called.
+        volume: String,
+        /// Its size.
+        bytes: u64,
+    },
+    /// What it is now, read-only.
+    Snapshot {
+        /// Of what.
+        volume: String,
+        /// What the snapshot is called.
+        name: String,
+    },
+    /// What it is now, to be written.
+    Clone {
+        /// Of what.
+        volume: String,
+        /// What the clone is called.
+        name: String,
+    },
+    /// It is again what that snapshot is.
+    Rollback {
+        /// The volume.
+        volume: String,
+        /// The snapshot.
+        to: String,
+    },
+    /// It is no more.
+    Delete {
+        /// The volume.
+        volume: String,
+    },
+    /// It has so many bytes from then on.
+    Grow {
+        /// The volume.
+        volume: String,
+        /// Its size.
+        bytes: u64,
+    },
+}
+
+impl PoolRequest {
+    /// The operation, in a pool that stands like that, and what is said when it was done. None if nothing is to be done.
+    ///
+    /// # Errors
+    /// There is no such volume: a sentence.
+    pub fn op(&self, report: &PoolReport) -> Result<Option<(PoolOp, String)>, String> {
+        let number = |name: &str| match report.volumes.iter().find(|volume| volume.name == name) {
+            Some(volume) => Ok(volume.volume),
+            None => {
+                Err(format!("the pool has no volume `{name}`: `thinwire volume show` lists them"))
+            }
+        };
+        let (at, incarnation) = (seconds_now(), entropy());
+        Ok(Some(match self {
+            PoolRequest::Show => return Ok(None),
+            PoolRequest::Create { volume, bytes } => (
+                PoolOp::Create { name: volume.clone(), bytes: *bytes, incarnation, at },
+                format!("made {volume}: {bytes} bytes"),
+            ),
+            PoolRequest::Snapshot { volume, name } => (
+                PoolOp::Snapshot { volume: number(volume)?, name: name.clone(), incarnation, at },
+                format!("made {name}: a snapshot of {volume}"),
+            ),
+            PoolRequest::Clone { volume, name } => (
+                PoolOp::Clone { volume: number(volume)?, name: name.clone(), incarnation, at },
+                format!("made {name}: a clone of {volume}"),
+            ),
+            PoolRequest::Rollback { volume, to } => (
+                PoolOp::RollBack { volume: number(volume)?, to: number(to)?, incarnation },
+                format!("{volume} is what {to} is"),
+            ),
+            PoolRequest::Delete { volume } => {
+                (PoolOp::Delete { volume: number(volume)? }, format!("deleted {volume}"))
+            }
+            PoolRequest::Grow { volume, bytes } => (
+                PoolOp::Resize { volume: number(volume)?, bytes: *bytes },
+                format!("{volume} has {bytes} bytes"),
+            ),
+        }))
+    }
+}
+
+/// How a pool stands, for programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Bytes of data there are.
+    pub data_bytes: u64,
+    /// Of those in use.
+    pub data_used_bytes: u64,
+    /// Bytes of metadata there are.
+    pub metadata_bytes: u64,
+    /// Of those in use.
+    pub metadata_used_bytes: u64,
+    /// In the order in which they were made.
+    pub volumes: Vec<PoolVolumeStatus>,
+}
+
+/// A volume of a pool, for programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolVolumeStatus {
+    /// What it is called.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Of blocks that it refers to, others' among them.
+    pub mapped_bytes: u64,
+    /// Of those the ones that nobody else has; null if that was not asked for.
+    pub own_bytes: Option<u64>,
+    /// What it is a snapshot or a clone of, while that is there.
+    pub origin: Option<String>,
+    /// It is a snapshot.
+    pub is_snapshot: bool,
+    /// In seconds since 1970; 0 if that is not known.
+    pub created_at: u64,
+}
+
+impl PoolStatus {
+    /// Of a pool that reports this; `own` has what each volume has for itself, or nothing.
+    pub fn of(report: &PoolReport, own: &[u64]) -> Self {
+        let name =
+            |number| report.volumes.iter().find(|v| v.volume == number).map(|v| v.name.clone());
+        let volume = |(nth, volume): (usize, &VolumeReport)| PoolVolumeStatus {
+            name: volume.name.clone(),
+            bytes: volume.bytes,
+            mapped_bytes: volume.mapped_bytes,
+            own_bytes: own.get(nth).copied(),
+            origin: volume.origin.and_then(name),
+            is_snapshot: volume.is_read_only,
+            created_at: volume.created_at,
+        };
+        PoolStatus {
+            block_bytes: report.block_bytes,
+            data_bytes: report.data_bytes,
+            data_used_bytes: report.data_used_bytes,
+            metadata_bytes: report.metadata_bytes,
+            metadata_used_bytes: report.metadata_used_bytes,
+            volumes: report.volumes.iter().enumerate().map(volume).collect(),
+        }
+    }
+}
