@@ -63,6 +63,7 @@ pub mod mirror;
 mod observed;
 mod options;
 mod pieces;
+mod readonly;
 #[cfg(test)]
 mod rules;
 mod shape;
@@ -80,6 +81,7 @@ pub use composite::{Composite, Layout};
 pub use dealt::Dealt;
 pub use linear::Linear;
 pub use options::{ModuleOption, Options};
+pub use readonly::Readonly;
 pub use shape::{IdentityHash, common_geometry};
 pub use slice::Slice;
 pub use stripe::Stripe;
@@ -89,7 +91,7 @@ use thinwire_volume::Volume;
 use self::meta::LABEL_AREA_BYTES;
 
 /// Modules that can be put over any volumes, in the order in which they are shown.
-pub static MODULES: &[Module] = &[linear::MODULE, slice::MODULE, stripe::MODULE];
+pub static MODULES: &[Module] = &[linear::MODULE, readonly::MODULE, slice::MODULE, stripe::MODULE];
 
 /// Those that are opened with labels only, since they keep something there ([`Module::keeps`]).
 pub static KEEPING_MODULES: &[Module] = &[mirror::MODULE, thin::MODULE];

@@ -6,7 +6,7 @@ mod tests;
 use thinwire_buffer::{Pool, SegList, Time};
 
 use thinwire_volume::stores::{FileStore, MemoryStore};
-use thinwire_volume::testing::{MemDisk, Puppet, exercise};
+use thinwire_volume::testing::{MemDisk, Puppet, exercise, finish};
 use thinwire_volume::{
     Completion, ErrorKind, Features, Geometry, Identity, Io, Op, Volume, WriterRecord, load_writer,
     store_writer,
@@ -32,17 +32,27 @@ fn obey(module: &Module) {
         }
         size(module, count);
         flushes(module, count);
-        errors(module, count);
+        if !is_read_only(module, count) {
+            errors(module, count);
+            payload(module, count);
+        }
         amplification(module, count);
-        payload(module, count);
         counts(module, count);
         rest(module, count);
         turns(module, count);
         shape(module, count);
         identity(module, count);
         no_record(module, count);
-        suite(module, count);
+        match is_read_only(module, count) {
+            true => reads(module, count),
+            false => suite(module, count),
+        }
     }
+}
+
+/// Nothing is changed by way of it, whatever it stands on.
+fn is_read_only(module: &Module, count: usize) -> bool {
+    over(module, &puppets(count)).geometry().features.read_only
 }
 
 /// It is at rest when all volumes are, and has nothing outstanding.
@@ -212,6 +222,9 @@ fn errors(module: &Module, count: usize) {
 fn amplification(module: &Module, count: usize) {
     let pool = Pool::new(1 << 20);
     for op in [Op::Read, Op::Write, Op::Discard, Op::WriteZeroes, Op::Flush] {
+        if op.is_write() && is_read_only(module, count) {
+            continue;
+        }
         let puppets = puppets(count);
         let mut volume = over(module, &puppets);
         let bytes = volume.geometry().bytes;
@@ -294,7 +307,13 @@ fn shape(module: &Module, count: usize) {
             ABLE,
         ] {
             let shape = of(odd, Geometry { features, ..SHAPE });
-            assert_eq!(shape.features, features, "features that all have");
+            let all = match is_read_only(module, count) {
+                true => {
+                    Features { read_only: true, discard: false, write_zeroes: false, ..features }
+                }
+                false => features,
+            };
+            assert_eq!(shape.features, all, "features that all have");
         }
         let short = Geometry { io_bytes_max: 512, ..SHAPE };
         if count > 1 {
@@ -347,6 +366,35 @@ fn no_record(module: &Module, count: usize) {
     ];
     let unsupported = (ErrorKind::Unsupported, module.name);
     assert_eq!(errors.map(|error| (error.kind, error.module)), [unsupported; 2]);
+}
+
+/// Of one that is read only: each block is as it lies below, also where it is over itself.
+fn reads(module: &Module, count: usize) {
+    let pool = Pool::new(8 << 20);
+    let memory = |nth: usize| -> Box<dyn Volume> {
+        let mut store = MemoryStore::new(96 << 10, 512, Identity::default(), &pool);
+        for block in 0..192 {
+            let mut io = Io::new(1, Op::Write, block * 512, 512);
+            io.data.push(pool.copy_of(&[(block as usize + nth + 1) as u8; 512]).freeze());
+            assert_eq!(finish(&mut store, &mut || {}, io).result, Ok(()));
+        }
+        Box::new(store)
+    };
+    let open = |children| module.open(children, &Options::default()).expect("they fit");
+    let flat = || open((0..count).map(memory).collect());
+    let mut volumes = [flat(), open((0..count).map(|_| flat()).collect())];
+    for volume in &mut volumes {
+        let bytes = volume.geometry().bytes;
+        let mut seen = 0;
+        for offset in (0..bytes).step_by(8192) {
+            let io = Io::new(1, Op::Read, offset, 8192.min(bytes - offset));
+            let data = finish(&mut **volume, &mut || {}, io).data.to_vec();
+            let is_one =
+                |block: &&[u8]| block[0] != 0 && block.iter().all(|byte| *byte == block[0]);
+            seen += data.chunks(512).filter(is_one).count() as u64;
+        }
+        assert_eq!(seen, bytes / 512, "blocks of other bytes than lie below");
+    }
 }
 
 /// Over stores that complete at once, in their own order, and over itself.

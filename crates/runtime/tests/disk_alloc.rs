@@ -53,10 +53,11 @@ fn work(
     payload: &[Segment],
     done: &mut Vec<Completion>,
 ) -> u64 {
+    let is_written = !volume.geometry().features.read_only;
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     for round in 0..40 {
         for at in 0..DEPTH {
-            let op = if (round + at) % 2 == 0 { Op::Write } else { Op::Read };
+            let op = if is_written && (round + at) % 2 == 0 { Op::Write } else { Op::Read };
             let mut io = Io::new(at, op, at * IO_BYTES, IO_BYTES);
             if op == Op::Write {
                 let mut data = SegList::new();
@@ -68,7 +69,9 @@ fn work(
         }
         if round % 4 == 0 {
             volume.submit(Io::new(DEPTH, Op::Flush, 0, 0));
-            volume.submit(Io::new(DEPTH + 1, Op::WriteZeroes, DEPTH * IO_BYTES, IO_BYTES));
+            if is_written {
+                volume.submit(Io::new(DEPTH + 1, Op::WriteZeroes, DEPTH * IO_BYTES, IO_BYTES));
+            }
         }
         loop {
             volume.poll(done);

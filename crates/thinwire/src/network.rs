@@ -88,6 +88,7 @@ pub(crate) fn is_readable(fd: &OwnedFd) -> bool {
 }
 
 /// What ends an attach before it is through.
+#[derive(Clone, Copy)]
 pub struct Interrupt<'a> {
     /// Signals of a command.
     pub signals: Option<&'a Signals>,

@@ -69,11 +69,16 @@ pub struct Taken {
 }
 
 impl CopyPair<'_> {
-    /// Geometries of both, checked: the destination is large enough and the source ends on one of
+    /// Geometries of both, checked: the destination can be written and is large enough, and the source ends on one of
     /// its blocks. Also gives the length of a piece.
     pub fn fit(&mut self) -> Outcome<(Geometry, Geometry, u64)> {
         let from = Geometry { bytes: self.bytes, ..self.source.volume().geometry() };
         let to = self.destination.volume().geometry();
+        if to.features.read_only {
+            return Err(Failure::failed(
+                "the destination is read-only: nothing can be copied to it",
+            ));
+        }
         if to.bytes < from.bytes {
             return Err(Failure::failed(format!(
                 "the destination is too small: it has {} bytes, the source {}",

@@ -38,14 +38,15 @@ impl Build<'_> {
             };
         };
         let first = self.taken;
+        let (host, opening) = (self.host, self.opening);
+        let below = Opening { read_only: opening.read_only || spec.only_reads(), ..*opening };
         let mut built = Vec::new();
         for child in children {
             let next = self.taken + child.leaves().len();
-            built.push(self.volume(child).map(Root::boxed));
+            built.push(self.below(&below).volume(child).map(Root::boxed));
             // Also of one that is not there.
             self.taken = next;
         }
-        let (host, opening) = (self.host, self.opening);
         if *labels {
             self.refuse_held(spec, &self.leaves[first..self.taken])?;
         }
@@ -58,7 +59,11 @@ impl Build<'_> {
                 .map_err(|e| e.context(format_args!("cannot open {spec}")));
         }
         if *labels && module.is_mirror() {
-            let back = self.returning.add(children, self.leaves, first);
+            // What is only read is not copied to.
+            let back = match opening.read_only {
+                true => None,
+                false => self.returning.add(children, self.leaves, first),
+            };
             return open_mirror(host, options, children, built, opening, back)
                 .map(Root::Other)
                 .map_err(|e| e.context(format_args!("cannot open {spec}")));
@@ -82,6 +87,12 @@ impl Build<'_> {
 }
 
 impl Build<'_> {
+    /// The same, of what is opened in another way.
+    fn below<'b>(&'b mut self, opening: &'b Opening<'b>) -> Build<'b> {
+        let Build { host, leaves, taken, ports, returning, .. } = self;
+        Build { host, opening, leaves, taken: *taken, ports, returning }
+    }
+
     /// Whoever writes may have dropped a leg, or be about to give a block to another volume (rule 26).
     fn refuse_held(&self, spec: &VolumeSpec, leaves: &[Leaf]) -> Outcome {
         let held = leaves.iter().find_map(|leaf| match leaf {

@@ -190,8 +190,14 @@ impl Tree {
         let may_lack = spec.leaves_that_may_lack();
         // Who waits for ever waits for what there has to be, and for nobody who writes there.
         let patience = options.patience.or(Some(ATTACH_PATIENCE));
-        let lacking = VolumeOptions { patience, ..options.clone() };
-        let of = |at: usize| if may_lack[at] { &lacking } else { options };
+        let are_read = spec.leaves_that_are_read();
+        let each = |at: usize| VolumeOptions {
+            patience: if may_lack[at] { patience } else { options.patience },
+            read_only: options.read_only || are_read[at],
+            ..options.clone()
+        };
+        let each: Vec<_> = (0..all.len()).map(each).collect();
+        let of = |at: usize| &each[at];
         for specs in all.chunks(AT_ONCE) {
             let first = leaves.len();
             for spec in specs {
@@ -203,7 +209,7 @@ impl Tree {
                     },
                     store => {
                         let disk_options = disk_options.clone();
-                        let opened = LocalLeaf::open(host, store, options, disk_options, signals);
+                        let opened = LocalLeaf::open(host, store, of(at), disk_options, signals);
                         match opened {
                             Ok(leaf) => Leaf::Local(leaf),
                             Err(e) if may_lack[at] && e.kind == FailureKind::Absent => {

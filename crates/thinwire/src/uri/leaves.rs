@@ -5,6 +5,7 @@ use std::fs::metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use thinwire_modules::{Layout, Readonly};
 use thinwire_wire::aoe::ShelfSlot;
 
 use super::{NodeAddress, NodeName, VolumeSpec};
@@ -99,6 +100,24 @@ impl VolumeSpec {
         let mut found = Vec::new();
         self.gather_lacking(false, &mut found);
         found
+    }
+
+    /// Of each leaf, in the same order, whether something above it has nothing changed.
+    pub fn leaves_that_are_read(&self) -> Vec<bool> {
+        let mut found = Vec::new();
+        self.gather_read(false, &mut found);
+        found
+    }
+
+    fn gather_read(&self, is_below: bool, found: &mut Vec<bool>) {
+        let VolumeSpec::Over { children, .. } = self else { return found.push(is_below) };
+        let is_below = is_below || self.only_reads();
+        children.iter().for_each(|child| child.gather_read(is_below, found));
+    }
+
+    /// It changes nothing of what it is made of.
+    pub fn only_reads(&self) -> bool {
+        matches!(self, VolumeSpec::Over { module, .. } if module.name == Readonly::NAME)
     }
 
     fn gather_lacking(&self, is_below: bool, found: &mut Vec<bool>) {
@@ -226,6 +245,12 @@ mod tests {
 
     fn spec(text: &str) -> VolumeSpec {
         text.parse().unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn what_is_only_read_is_known_leaf_by_leaf() {
+        let spec = spec("linear:[/a,readonly:[stripe:[/b,/c]],slice:[/d]]");
+        assert_eq!(spec.leaves_that_are_read(), [false, true, true, false]);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use super::*;
 
 /// One of each module, and what else can look another way.
 fn images() -> Vec<(&'static str, Label)> {
-    let [linear, mut slice, mut stripe, mut top] =
-        [("linear", 3), ("slice", 1), ("stripe", 4), ("linear", 1)]
+    let [linear, readonly, mut slice, mut stripe, mut top] =
+        [("linear", 3), ("readonly", 1), ("slice", 1), ("stripe", 4), ("linear", 1)]
             .map(|(module, parts)| sample(module, parts));
     slice.options.set(slice.module.option("offset").unwrap(), 4096);
     slice.options.set(slice.module.option("size").unwrap(), MIB);
@@ -23,6 +23,7 @@ fn images() -> Vec<(&'static str, Label)> {
     kept.state = (1..=41).collect();
     vec![
         ("linear", linear),
+        ("readonly", readonly),
         ("with-state", kept),
         ("slice", slice),
         ("stripe", stripe),
