@@ -32,6 +32,8 @@ ALONE = {
     "strangers.client_that_stops_reading": "memory",
     "strangers_local.plants_the_default_folder": "one place in /tmp",
     "volumes.a_gateway_is_stopped_while_it_waits": "a promise of seconds",
+    "qos.limits_are_kept": "I/Os in a second",
+    "qos.limits_of_an_export": "I/Os in a second",
 }
 
 # Of these, those in which nothing happens: beside each other they are as alone as one of them is.

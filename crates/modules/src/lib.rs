@@ -24,7 +24,7 @@
 //! * **Tokens** are the submitter's, and unique only there: below they are the module's own. Each I/O is
 //!   completed once, and from `poll` only.
 //! * **Order**: I/Os that are outstanding together may take effect in any order, here as below, so
-//!   nothing is held back or sorted. (Each volume takes them in an order of its own: a module that keeps
+//!   nothing is held back or sorted, but by [`Qos`], which is asked to. (Each volume takes them in an order of its own: a module that keeps
 //!   copies has to hold back what overlaps a write, or they differ for good.) An I/O of several parts completes when all have, also when one has
 //!   failed: the others may still have an effect.
 //! * **Errors**: the first part that failed is told, with its range in the module's bytes, or with that of the whole I/O
@@ -44,7 +44,7 @@
 //!   a block status that was cut.
 //! * **Identity** is a hash of the module's name, of the identities of its volumes in their order, and of
 //!   what else makes its content another ([`IdentityHash`]), as options do.
-//! * **Options** are numbers of bytes, listed in the table with what each takes ([`ModuleOption`]): one that is said has been
+//! * **Options** are numbers, listed in the table with what each counts and takes ([`ModuleOption`]): one that is said has been
 //!   checked for that, and for nothing else. Without any a module can be put over whatever is large enough.
 //! * **Writer record**: none. Whoever serves the whole keeps it elsewhere, under that identity.
 
@@ -63,6 +63,7 @@ pub mod mirror;
 mod observed;
 mod options;
 mod pieces;
+mod qos;
 mod readonly;
 #[cfg(test)]
 mod rules;
@@ -80,7 +81,8 @@ pub use child::Child;
 pub use composite::{Composite, Layout};
 pub use dealt::Dealt;
 pub use linear::Linear;
-pub use options::{ModuleOption, Options};
+pub use options::{ModuleOption, OptionUnit, Options};
+pub use qos::{Qos, QosLimit, QosLimits};
 pub use readonly::Readonly;
 pub use shape::{IdentityHash, common_geometry};
 pub use slice::Slice;
@@ -91,7 +93,8 @@ use thinwire_volume::Volume;
 use self::meta::LABEL_AREA_BYTES;
 
 /// Modules that can be put over any volumes, in the order in which they are shown.
-pub static MODULES: &[Module] = &[linear::MODULE, readonly::MODULE, slice::MODULE, stripe::MODULE];
+pub static MODULES: &[Module] =
+    &[linear::MODULE, qos::MODULE, readonly::MODULE, slice::MODULE, stripe::MODULE];
 
 /// Those that are opened with labels only, since they keep something there ([`Module::keeps`]).
 pub static KEEPING_MODULES: &[Module] = &[mirror::MODULE, thin::MODULE];

@@ -2,7 +2,37 @@
 
 use std::ops::RangeInclusive;
 
-/// Something that a module can be told: a number of bytes.
+/// What the number counts that an option is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionUnit {
+    /// Bytes.
+    Bytes,
+    /// Bytes in a second.
+    BytesPerSecond,
+    /// I/Os in a second.
+    IosPerSecond,
+    /// Milliseconds.
+    Milliseconds,
+}
+
+impl OptionUnit {
+    /// Users say it as a size (`64K`, in powers of 1024), and not as a plain number.
+    pub fn is_size(self) -> bool {
+        matches!(self, OptionUnit::Bytes | OptionUnit::BytesPerSecond)
+    }
+
+    /// What stands behind a number of them.
+    pub fn name(self) -> &'static str {
+        match self {
+            OptionUnit::Bytes => "bytes",
+            OptionUnit::BytesPerSecond => "bytes a second",
+            OptionUnit::IosPerSecond => "I/Os a second",
+            OptionUnit::Milliseconds => "ms",
+        }
+    }
+}
+
+/// Something that a module can be told: a number.
 pub struct ModuleOption {
     /// What users call it, in a list (`stripe:[...]?chunk=128K`) and in TOML alike: lower-case letters and underscores.
     pub name: &'static str,
@@ -12,6 +42,8 @@ pub struct ModuleOption {
     pub bounds: RangeInclusive<u64>,
     /// Its value is a multiple of this.
     pub multiple_of: u64,
+    /// What it counts.
+    pub unit: OptionUnit,
 }
 
 impl ModuleOption {
@@ -21,16 +53,16 @@ impl ModuleOption {
     /// It cannot: what it takes, a sentence whose subject is the option.
     pub fn check(&self, value: u64) -> Result<(), String> {
         let (least, most) = (self.bounds.start(), self.bounds.end());
-        let multiple = self.multiple_of;
+        let (multiple, unit) = (self.multiple_of, self.unit.name());
         if !self.bounds.contains(&value) {
             let bounds = match *most {
                 u64::MAX => format!("{least} or more"),
                 most => format!("{least} to {most}"),
             };
-            return Err(format!("is {bounds} bytes, not {value}"));
+            return Err(format!("is {bounds} {unit}, not {value}"));
         }
         if !value.is_multiple_of(multiple) {
-            return Err(format!("is a multiple of {multiple} bytes, which {value} is not"));
+            return Err(format!("is a multiple of {multiple} {unit}, which {value} is not"));
         }
         Ok(())
     }
@@ -69,8 +101,13 @@ impl Options {
 mod tests {
     use super::*;
 
-    const CHUNK: ModuleOption =
-        ModuleOption { name: "chunk", help: "", bounds: 4096..=65536, multiple_of: 4096 };
+    const CHUNK: ModuleOption = ModuleOption {
+        name: "chunk",
+        help: "",
+        bounds: 4096..=65536,
+        multiple_of: 4096,
+        unit: OptionUnit::Bytes,
+    };
 
     #[test]
     fn what_an_option_takes_is_said() {
@@ -79,6 +116,8 @@ mod tests {
         assert_eq!(CHUNK.check(5000), Err("is a multiple of 4096 bytes, which 5000 is not".into()));
         let open = ModuleOption { bounds: 1..=u64::MAX, ..CHUNK };
         assert_eq!(open.check(0), Err("is 1 or more bytes, not 0".into()));
+        let rate = ModuleOption { unit: OptionUnit::IosPerSecond, ..open };
+        assert_eq!(rate.check(0), Err("is 1 or more I/Os a second, not 0".into()));
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod tests;
 use thinwire_volume::{Geometry, Identity, Io, Volume};
 
 use crate::{
-    Below, Child, Composite, IdentityHash, Layout, Module, ModuleError, ModuleOption,
+    Below, Child, Composite, IdentityHash, Layout, Module, ModuleError, ModuleOption, OptionUnit,
     common_geometry,
 };
 
@@ -15,12 +15,14 @@ const OFFSET: ModuleOption = ModuleOption {
     help: "its first byte there (0)",
     bounds: 0..=u64::MAX,
     multiple_of: 512,
+    unit: OptionUnit::Bytes,
 };
 const SIZE: ModuleOption = ModuleOption {
     name: "size",
     help: "its bytes (all that follow)",
     bounds: 512..=u64::MAX,
     multiple_of: 512,
+    unit: OptionUnit::Bytes,
 };
 
 pub(super) const MODULE: Module = Module {

@@ -8,8 +8,8 @@ mod tests;
 use thinwire_volume::{Geometry, Io, Op, Volume};
 
 use crate::{
-    Below, Child, Composite, IdentityHash, Layout, Module, ModuleError, ModuleOption, Stretch,
-    common_geometry,
+    Below, Child, Composite, IdentityHash, Layout, Module, ModuleError, ModuleOption, OptionUnit,
+    Stretch, common_geometry,
 };
 
 /// As there.
@@ -22,6 +22,7 @@ const CHUNK: ModuleOption = ModuleOption {
     help: "bytes that lie together (64K)",
     bounds: 4096..=64 << 20,
     multiple_of: 4096,
+    unit: OptionUnit::Bytes,
 };
 
 pub(super) const MODULE: Module = Module {

@@ -1,11 +1,13 @@
 //! Volumes of volumes of volumes: 1,000 random trees of all modules, with random options, over stores of all kinds. Each
 //! must do what every volume does.
 
-use thinwire_buffer::Pool;
+use std::time::Duration;
+
+use thinwire_buffer::{Pool, Time};
 use thinwire_modules::{Child, Layout, MODULES, Module, Options, Readonly};
 use thinwire_volume::stores::{FileStore, MemoryStore};
 use thinwire_volume::testing::{MemDisk, SplitMix64, exercise};
-use thinwire_volume::{Identity, Volume};
+use thinwire_volume::{Completion, Identity, Io, Layer, Volume};
 
 const TREES: u64 = 1000;
 /// I/Os of each: few, as there are many trees.
@@ -124,6 +126,16 @@ impl Grower {
                     let units = (smallest - offset - LEAST_BYTES) / self.unit;
                     Some(self.between(LEAST_BYTES, LEAST_BYTES + units * self.unit, self.unit))
                 }
+                // Seldom what nobody would wait for, in time that passes by a millisecond for each poll.
+                "iops" | "read_iops" | "write_iops" if self.rng.one_in(4) => {
+                    Some(1 + self.rng.below(20_000))
+                }
+                "bandwidth" | "read_bandwidth" | "write_bandwidth" if self.rng.one_in(4) => {
+                    Some((1 << 20) + self.rng.below(1 << 27))
+                }
+                "burst_ms" if self.rng.one_in(2) => Some(1 + self.rng.below(1000)),
+                "iops" | "read_iops" | "write_iops" | "burst_ms" => None,
+                "bandwidth" | "read_bandwidth" | "write_bandwidth" => None,
                 other => panic!("say here what values `{other}` of {module:?} can have"),
             };
             if let Some(value) = value {
@@ -132,6 +144,39 @@ impl Grower {
             }
         }
         options
+    }
+}
+
+/// Tells the volume the time, before each poll and behind it.
+struct Clocked {
+    volume: Box<dyn Volume>,
+    now: Time,
+}
+
+impl Layer for Clocked {
+    type Below = dyn Volume;
+
+    fn below(&self) -> &Self::Below {
+        &*self.volume
+    }
+
+    fn below_mut(&mut self) -> &mut Self::Below {
+        &mut *self.volume
+    }
+
+    fn take(&mut self, io: Io) {
+        self.volume.submit(io);
+    }
+
+    fn bring(&mut self, done: &mut Vec<Completion>) {
+        self.now = self.now + Duration::from_millis(1);
+        self.volume.turn(self.now);
+        self.volume.poll(done);
+        self.volume.turn(self.now);
+    }
+
+    fn taken(&self) -> usize {
+        self.volume.outstanding()
     }
 }
 
@@ -151,8 +196,8 @@ fn random_trees_are_volumes_like_any_other() {
     for seed in 0..TREES {
         let mut grower = Grower::new(seed);
         let levels = grower.between(3, 5, 1) as usize;
-        let mut volume = grower.tree(levels);
-        let report = exercise(&mut *volume, &mut || {}, seed, STEPS);
+        let mut volume = Clocked { volume: grower.tree(levels), now: Time(1 << 40) };
+        let report = exercise(&mut volume, &mut || {}, seed, STEPS);
         assert!(report.ios > STEPS as u64 / 2, "{report:?}");
         ios += report.ios;
         checked += report.blocks_checked;

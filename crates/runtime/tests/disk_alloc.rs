@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Dir, backends, wait};
 use thinwire_buffer::{Pool, SegList, Segment};
-use thinwire_modules::{Cache, Linear, MODULES, Options, Slice, Stripe};
+use thinwire_modules::{Cache, Linear, MODULES, Options, Qos, QosLimit, QosLimits, Slice, Stripe};
 use thinwire_runtime::disk::{DiskOptions, open_store};
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{Completion, Identity, Io, Op, Volume};
@@ -99,6 +99,9 @@ fn main() {
         Box::new(Slice::new(vec![memory(1 << 10)], 2048, Some(1000 << 10)).unwrap())
     };
     let nested = Stripe::new((0..2).map(within).collect(), 12 << 10).unwrap();
+    // More than is done here, which waits for nothing.
+    let all = QosLimit { iops: 1_000_000_000, bandwidth: 1 << 50 };
+    let limits = QosLimits { all, ..QosLimits::default() };
     let mut volumes: Vec<(String, Box<dyn Volume>, Option<i32>)> = vec![
         ("linear, cut".into(), Box::new(cut), None),
         ("stripe, dealt".into(), Box::new(dealt), None),
@@ -106,6 +109,7 @@ fn main() {
         ("null".into(), Box::new(NullStore::new(1 << 20, 512)), None),
         ("memory".into(), memory(1 << 10), None),
         ("cache".into(), Box::new(Cache::new(memory(1 << 10), 4 << 20)), None),
+        ("qos, limited".into(), Box::new(Qos::new(vec![memory(1 << 10)], &limits).unwrap()), None),
         ("cache, too small".into(), Box::new(Cache::new(memory(2 << 10), 1 << 20)), None),
     ];
     for module in MODULES {

@@ -198,15 +198,37 @@ pub(crate) struct FileVolume {
     pub chunk: Option<Spanned<FileValue>>,
     pub offset: Option<Spanned<FileValue>>,
     pub size: Option<Spanned<FileValue>>,
+    pub iops: Option<Spanned<FileValue>>,
+    pub read_iops: Option<Spanned<FileValue>>,
+    pub write_iops: Option<Spanned<FileValue>>,
+    pub bandwidth: Option<Spanned<FileValue>>,
+    pub read_bandwidth: Option<Spanned<FileValue>>,
+    pub write_bandwidth: Option<Spanned<FileValue>>,
+    pub burst_ms: Option<Spanned<FileValue>>,
 }
 
 impl FileVolume {
     /// The options of modules, of all kinds, and what is said of each.
-    pub fn options(&self) -> [(&'static str, Option<&Spanned<FileValue>>); 4] {
-        let FileVolume { name: _, kind: _, children: _, labels: _, block, chunk, offset, size } =
-            self;
-        [("block", block), ("chunk", chunk), ("offset", offset), ("size", size)]
-            .map(|(name, value)| (name, value.as_ref()))
+    pub fn options(&self) -> [(&'static str, Option<&Spanned<FileValue>>); 11] {
+        let FileVolume {
+            name: _, kind: _, children: _, labels: _, block, chunk, offset, size, ..
+        } = self;
+        let FileVolume { iops, read_iops, write_iops, .. } = self;
+        let FileVolume { bandwidth, read_bandwidth, write_bandwidth, burst_ms, .. } = self;
+        [
+            ("block", block),
+            ("chunk", chunk),
+            ("offset", offset),
+            ("size", size),
+            ("iops", iops),
+            ("read_iops", read_iops),
+            ("write_iops", write_iops),
+            ("bandwidth", bandwidth),
+            ("read_bandwidth", read_bandwidth),
+            ("write_bandwidth", write_bandwidth),
+            ("burst_ms", burst_ms),
+        ]
+        .map(|(name, value)| (name, value.as_ref()))
     }
 }
 

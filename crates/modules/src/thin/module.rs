@@ -3,7 +3,7 @@
 use super::NAME;
 use super::head::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_LEAST, BLOCK_BYTES_MOST};
 use crate::meta::LABEL_AREA_BYTES;
-use crate::{KeptOnParts, Module, ModuleError, ModuleOption, Options};
+use crate::{KeptOnParts, Module, ModuleError, ModuleOption, OptionUnit, Options};
 
 /// Bytes that a volume takes at once.
 const BLOCK: ModuleOption = ModuleOption {
@@ -11,6 +11,7 @@ const BLOCK: ModuleOption = ModuleOption {
     help: "bytes that a volume takes at once, a power of two (64K)",
     bounds: BLOCK_BYTES_LEAST as u64..=BLOCK_BYTES_MOST as u64,
     multiple_of: BLOCK_BYTES_LEAST as u64,
+    unit: OptionUnit::Bytes,
 };
 
 /// What a pool was told of its blocks, in bytes.

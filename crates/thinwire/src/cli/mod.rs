@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use thinwire_frontend::block::BlockBackend;
 use thinwire_link::LinkSpec;
-use thinwire_modules::{MODULES, Module};
+use thinwire_modules::{MODULES, Module, ModuleOption};
 
 use crate::carries::Carries;
 use crate::error::ParseError;
@@ -65,14 +65,21 @@ Links:
 
 Exit codes: 0 done, 1 failed, 2 bad usage (malformed flag, URI or configuration)";
 
+/// What stands for the value of an option.
+fn value_word(option: &ModuleOption) -> &'static str {
+    if option.unit.is_size() { "SIZE" } else { "NUMBER" }
+}
+
 /// What `--help` says of names. Each module has a line of its own.
 fn volumes_help() -> String {
     let line = |module: &Module| {
         let list = if *module.children.end() == 1 { "VOLUME" } else { "VOLUME,VOLUME,..." };
         let name = format!("{}:[{list}]", module.name);
         let options = module.options.iter();
-        let options = options
-            .map(|option| format!("    {:<34}{}\n", format!("{}=SIZE", option.name), option.help));
+        let options = options.map(|option| {
+            let name = format!("{}={}", option.name, value_word(option));
+            format!("    {name:<34}{}\n", option.help)
+        });
         format!("  {name:<36}{}\n{}", module.help, options.collect::<String>())
     };
     let modules: String = MODULES.iter().map(line).collect();

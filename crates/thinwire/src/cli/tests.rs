@@ -27,7 +27,7 @@ fn help_tells_every_module() {
         // Each option below it, before the next module.
         let below = help.split(module.help).nth(1).and_then(|below| below.split(":[").next());
         for option in module.options {
-            let name = format!("    {}=SIZE ", option.name);
+            let name = format!("    {}={} ", option.name, value_word(option));
             let mut lines = below.unwrap_or_default().lines();
             let line = lines.find(|line| line.starts_with(&name));
             assert!(line.is_some_and(|line| line.ends_with(option.help)), "{name}: {help}");

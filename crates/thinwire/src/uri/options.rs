@@ -27,13 +27,18 @@ pub(super) fn parse(module: &Module, text: &str) -> Result<Options, String> {
     Ok(options)
 }
 
-/// Adds one that is said in words: a size, of the kind that it takes, and not said before.
+/// Adds one that is said in words: a size or a number, as it takes it, and not said before.
 pub(crate) fn set_option(
     options: &mut Options,
     option: &ModuleOption,
     words: &str,
 ) -> Result<(), String> {
-    let value = parse_size(words).map_err(|e| e.why)?;
+    let value = match option.unit.is_size() {
+        true => parse_size(words).map_err(|e| e.why)?,
+        false => words.parse().map_err(|_| {
+            format!("not a number of {}, as in {}", option.unit.name(), example(option))
+        })?,
+    };
     option.check(value).map_err(|why| format!("{} {why}", option.name))?;
     match options.set(option, value) {
         true => Ok(()),
@@ -54,7 +59,7 @@ pub(super) fn misplaced(module: &Module, behind: &str) -> String {
 }
 
 fn example(option: &ModuleOption) -> String {
-    format!("{}=64K", option.name)
+    format!("{}={}", option.name, if option.unit.is_size() { "64K" } else { "1000" })
 }
 
 /// As they stand behind a list.

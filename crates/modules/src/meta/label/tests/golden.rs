@@ -8,9 +8,12 @@ use super::*;
 
 /// One of each module, and what else can look another way.
 fn images() -> Vec<(&'static str, Label)> {
-    let [linear, readonly, mut slice, mut stripe, mut top] =
-        [("linear", 3), ("readonly", 1), ("slice", 1), ("stripe", 4), ("linear", 1)]
+    let [linear, readonly, mut qos, mut slice, mut stripe, mut top] =
+        [("linear", 3), ("readonly", 1), ("qos", 1), ("slice", 1), ("stripe", 4), ("linear", 1)]
             .map(|(module, parts)| sample(module, parts));
+    for (nth, option) in (1..).zip(qos.module.options) {
+        qos.options.set(option, 1000 * nth);
+    }
     slice.options.set(slice.module.option("offset").unwrap(), 4096);
     slice.options.set(slice.module.option("size").unwrap(), MIB);
     slice.whole_bytes = MIB;
@@ -24,6 +27,7 @@ fn images() -> Vec<(&'static str, Label)> {
     vec![
         ("linear", linear),
         ("readonly", readonly),
+        ("qos", qos),
         ("with-state", kept),
         ("slice", slice),
         ("stripe", stripe),
