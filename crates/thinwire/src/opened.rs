@@ -168,7 +168,9 @@ impl<V> Opened<V> {
             self.top().poll(&mut done);
         }
         if !self.top().is_wound_up() {
-            tracing::warn!("its mirrors have not ended in order: they resync when they are opened");
+            tracing::warn!(
+                "not all of it has ended in order: its mirrors resync when they are opened"
+            );
         }
         Ok(())
     }

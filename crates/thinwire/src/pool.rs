@@ -103,15 +103,25 @@ pub fn open_pool(
             wait(host, &mut [], (by, by.until), "read")?;
         }
     }
-    tell_of(&whole.name, &pool);
+    tell_of(&whole.name, &pool, &mut false);
     if let Some(place) = by.pool {
         *place.pool.borrow_mut() = Some(pool.clone());
     }
     let Some(name) = inner else {
-        return Ok(Box::new(PoolAlone { pool, name: whole.name, refused: Vec::new() }));
+        return Ok(Box::new(PoolAlone {
+            pool,
+            name: whole.name,
+            has_told_end: false,
+            refused: Vec::new(),
+        }));
     };
     let report = pool.report();
     let Some(volume) = report.volumes.iter().find(|volume| volume.name == name) else {
+        if let Some(why) = &report.damaged {
+            return Err(Failure::failed(format!(
+                "not all volumes of the pool can be read, and `{name}` is not among the others: {why}"
+            )));
+        }
         let names: Vec<_> = report.volumes.iter().map(|volume| &*volume.name).collect();
         return Err(Failure::absent(match names.is_empty() {
             true => format!(
@@ -121,11 +131,17 @@ pub fn open_pool(
         }));
     };
     let volume = pool.open_volume(volume.volume).map_err(|e| Failure::failed(e.to_string()))?;
-    Ok(Box::new(PoolUser { volume, pool, name: whole.name }))
+    Ok(Box::new(PoolUser { volume, pool, name: whole.name, has_told_end: false }))
 }
 
 /// What has happened to the pool, for people.
-fn tell_of(name: &str, pool: &ThinPool) {
+fn tell_of(name: &str, pool: &ThinPool, has_told_end: &mut bool) {
+    if let (Some(why), false) = (pool.stopped(), *has_told_end) {
+        *has_told_end = true;
+        tracing::error!(
+            "pool {name:?}: nothing is written any more, and what was not flushed may be lost: {why}; it goes on when it was opened again"
+        );
+    }
     let mut events = Vec::new();
     pool.poll_events(&mut events);
     // One that is opened when it is full says so once.
@@ -151,6 +167,7 @@ struct PoolUser {
     volume: ThinVolume,
     pool: ThinPool,
     name: String,
+    has_told_end: bool,
 }
 
 impl Volume for PoolUser {
@@ -214,7 +231,7 @@ impl Volume for PoolUser {
 
     fn turn(&mut self, now: Time) -> Time {
         let next = self.volume.turn(now);
-        tell_of(&self.name, &self.pool);
+        tell_of(&self.name, &self.pool, &mut self.has_told_end);
         next
     }
 }
@@ -223,6 +240,7 @@ impl Volume for PoolUser {
 struct PoolAlone {
     pool: ThinPool,
     name: String,
+    has_told_end: bool,
     refused: Vec<Completion>,
 }
 
@@ -262,11 +280,11 @@ impl Volume for PoolAlone {
     }
 
     fn wind_up(&mut self) {
-        self.pool.commit();
+        self.pool.wind_up();
     }
 
     fn is_wound_up(&self) -> bool {
-        self.pool.is_idle() || self.pool.stopped().is_some()
+        self.pool.is_wound_up()
     }
 
     fn is_timed(&self) -> bool {
@@ -275,7 +293,7 @@ impl Volume for PoolAlone {
 
     fn turn(&mut self, now: Time) -> Time {
         let next = self.pool.turn(now);
-        tell_of(&self.name, &self.pool);
+        tell_of(&self.name, &self.pool, &mut self.has_told_end);
         next
     }
 }

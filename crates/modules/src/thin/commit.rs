@@ -233,6 +233,9 @@ impl Core {
 
     /// Discards what was found of a volume: a planted fault.
     pub(super) fn discard_found(&mut self, row: &VolumeRow) {
+        if !self.data.geometry().features.discard {
+            return;
+        }
         let shift = self.head.block_shift;
         let found = std::mem::take(&mut self.found);
         for (_, mapping) in &found {

@@ -77,6 +77,7 @@ impl Core {
             self.settle_jobs();
             self.step_ops();
             self.step_discards();
+            self.step_wind_up();
             self.step_commit();
             let before = self.data.outstanding() + self.metadata.outstanding();
             let news = self.trees.turn(&mut *self.metadata, &mut *self.data);
@@ -209,7 +210,38 @@ impl Core {
             true => now,
             false => Time::NEVER,
         };
-        next.min(soon).min(self.next_commit())
+        next.min(soon).min(self.next_commit()).min(self.ops.next_release())
+    }
+
+    /// Brings all in order for its end: what is changed is committed, what is deleted stays so, and then the parts end.
+    pub(super) fn wind_up(&mut self) {
+        self.winds_up = true;
+        self.ops.stop_reaping();
+        self.step_wind_up();
+        self.settle();
+    }
+
+    fn step_wind_up(&mut self) {
+        if !self.winds_up || self.is_winding_parts || self.commits.is_stopped() {
+            return;
+        }
+        if self.trees.has_changes() {
+            self.commits.is_wanted |= !self.commits.is_under_way();
+        } else if !self.commits.is_under_way()
+            && !self.commits.is_discarding()
+            && self.subs_are_none()
+        {
+            self.is_winding_parts = true;
+            self.data.wind_up();
+            self.metadata.wind_up();
+            self.has_sent = true;
+        }
+    }
+
+    /// Nothing of that is left to do; or nothing can be done any more.
+    pub(super) fn is_wound_up(&self) -> bool {
+        let are_parts = self.data.is_wound_up() && self.metadata.is_wound_up();
+        self.commits.is_stopped() || self.is_winding_parts && are_parts
     }
 
     pub(super) fn is_idle(&self) -> bool {

@@ -216,7 +216,11 @@ impl Volume for ThinVolume {
     fn wind_up(&mut self) {
         let core = &mut *self.core.borrow_mut();
         let volume = core.slots.get_mut(self.slot).volume;
-        if core.is_changed(volume) {
+        if core.slots.iter_mut().count() == 1 {
+            return core.wind_up();
+        }
+        // Others go on.
+        if core.is_changed(volume) && !core.commits.is_under_way() {
             core.commits.is_wanted = true;
             core.settle();
         }
@@ -225,7 +229,10 @@ impl Volume for ThinVolume {
     fn is_wound_up(&self) -> bool {
         let core = &mut *self.core.borrow_mut();
         let volume = core.slots.get_mut(self.slot).volume;
-        core.commits.is_stopped() || !core.is_changed(volume)
+        match core.winds_up {
+            true => core.is_wound_up(),
+            false => core.commits.is_stopped() || !core.is_changed(volume),
+        }
     }
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {

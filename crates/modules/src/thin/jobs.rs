@@ -237,7 +237,9 @@ impl Core {
     pub(super) fn end_writing(&mut self, id: u32) {
         let job = self.jobs.get_mut(id);
         if std::mem::take(&mut job.is_writer) {
-            self.slots.get_mut(job.slot).writers -= 1;
+            let slot = self.slots.get_mut(job.slot);
+            slot.writers -= 1;
+            self.ops.drains &= slot.writers > 0 || !slot.is_held;
         }
     }
 

@@ -191,6 +191,9 @@ struct Core {
     /// How many there are.
     users_ios: usize,
     subs: Slab<Sub>,
+    /// It ends in order; and all that is left are the parts.
+    winds_up: bool,
+    is_winding_parts: bool,
     /// Jobs that can go on; that wait for the trees; that wait for a commit, or what follows it; that wait to be durable.
     ripe: VecDeque<u32>,
     waiting: Vec<u32>,
@@ -250,6 +253,17 @@ impl ThinPool {
             core.commits.is_wanted = true;
             core.settle();
         }
+    }
+
+    /// Ends in order, as [`Volume::wind_up`], for whoever has no volume open; deleted volumes that are still being given back are left to
+    /// whoever opens it next.
+    pub fn wind_up(&self) {
+        self.0.borrow_mut().wind_up();
+    }
+
+    /// As [`Volume::is_wound_up`].
+    pub fn is_wound_up(&self) -> bool {
+        self.0.borrow().is_wound_up()
     }
 
     /// Why nothing is changed any more, if that is so.

@@ -140,6 +140,8 @@ impl ThinPool {
             jobs: Slab::new(),
             users_ios: 0,
             subs: Slab::new(),
+            winds_up: false,
+            is_winding_parts: false,
             ripe: VecDeque::new(),
             waiting: Vec::new(),
             stalled: Vec::new(),

@@ -6,7 +6,9 @@ mod measure;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::time::Duration;
 
+use thinwire_buffer::Time;
 use thinwire_volume::VolumeEvent;
 
 use self::measure::Measure;
@@ -14,6 +16,8 @@ use super::opening::Phase;
 use super::{Core, PoolCanary};
 use crate::meta::tree::{TreeFault, TreeStop};
 
+/// So long writers are held for what is under way of others; then nothing is cut.
+const HOLD_MAX: Duration = Duration::from_secs(10);
 /// Nodes of deleted volumes that are given back between two polls: while somebody uses the pool, and while nobody does.
 const REAPED_MAX: [u32; 2] = [2, 16];
 
@@ -106,6 +110,8 @@ pub enum PoolError {
     TooMany,
     /// Not all volumes are known, so that a new one could take the place or the name of another.
     Damaged(TreeFault),
+    /// Writes that were under way have not ended: writers are not held any longer.
+    Undrained,
     /// Nothing is changed any more, since a commit or a flush has failed: what was not durable may be lost, this operation too.
     Stopped {
         /// What has failed.
@@ -137,6 +143,11 @@ impl fmt::Display for PoolError {
             PoolError::Damaged(fault) => {
                 write!(f, "not all volumes of the pool can be read, so check it first: {fault}")
             }
+            PoolError::Undrained => write!(
+                f,
+                "writes to the volume that were under way have not ended for {} s: try again when its parts answer",
+                HOLD_MAX.as_secs()
+            ),
             PoolError::Stopped { why } => {
                 write!(f, "nothing can be changed until the pool is opened again: {why}")
             }
@@ -168,8 +179,9 @@ impl From<PoolError> for OpStop {
 struct Current {
     number: OpNumber,
     op: PoolOp,
-    /// The handle whose writes wait for it.
+    /// The handle whose writes wait for it, and since when they do.
     holds: Option<u32>,
+    since: Time,
 }
 
 /// Operations, and what is done in the background.
@@ -186,6 +198,8 @@ pub(super) struct Ops {
     read_only: bool,
     /// It waits for the trees, or for a commit.
     is_asleep: bool,
+    /// It waits for writes that are under way.
+    pub drains: bool,
     /// Deleted volumes are being given back, as far as is known; and that waits.
     reaps: bool,
     reap_sleeps: bool,
@@ -205,6 +219,7 @@ impl Ops {
             damaged: None,
             read_only,
             is_asleep: false,
+            drains: false,
             reaps: !read_only,
             reap_sleeps: false,
             budget: 0,
@@ -225,12 +240,25 @@ impl Ops {
     /// Something can be done at once.
     pub fn is_awake(&self) -> bool {
         let has_op = self.current.as_ref().map_or(!self.queue.is_empty(), |_| !self.is_asleep);
-        has_op && !self.is_asleep || self.wants_background() && self.budget > 0
+        has_op && !self.is_asleep && !self.drains || self.wants_background() && self.budget > 0
     }
 
     /// Something can be done at the next poll.
     pub fn wants_background(&self) -> bool {
         (self.reaps || !self.measures.is_empty()) && !self.reap_sleeps
+    }
+
+    /// What was deleted is left to whoever opens it next.
+    pub fn stop_reaping(&mut self) {
+        self.reaps = false;
+    }
+
+    /// When writers are not held any longer.
+    pub fn next_release(&self) -> Time {
+        match &self.current {
+            Some(current) if self.drains => current.since + HOLD_MAX,
+            _ => Time::NEVER,
+        }
     }
 
     pub fn is_reaping(&self) -> bool {
@@ -306,7 +334,10 @@ impl Core {
                     self.ops.measures.push_back(Measure::new(number, volume));
                     return true;
                 }
-                op => self.ops.current = Some(Current { number, op, holds: None }),
+                op => {
+                    let (holds, since) = (None, Time::NEVER);
+                    self.ops.current = Some(Current { number, op, holds, since });
+                }
             }
         }
         let Some(mut current) = self.ops.current.take() else { return false };
@@ -316,11 +347,19 @@ impl Core {
             _ => Ok(()),
         };
         let has_to_wait = matches!(is_room, Err(TreeStop::Wait | TreeStop::Commit));
-        if !has_to_wait && !self.is_drained(&mut current) {
-            self.ops.current = Some(current);
-            return false;
+        // Nor for what will be refused.
+        let mut allowed = self.check_op().and_then(|()| self.check_cut(&current.op));
+        self.ops.drains = false;
+        if !has_to_wait && allowed.is_ok() && !self.is_drained(&mut current) {
+            current.since = current.since.min(self.now);
+            if self.now < current.since + HOLD_MAX {
+                self.ops.drains = true;
+                self.ops.current = Some(current);
+                return false;
+            }
+            allowed = Err(PoolError::Undrained);
         }
-        let done = match self.check_op() {
+        let done = match allowed {
             Err(error) => Err(OpStop::Refused(error)),
             Ok(()) if has_to_wait => is_room.map(|()| PoolDone::Done).map_err(OpStop::Tree),
             Ok(()) => self.apply(&current.op),
@@ -376,6 +415,8 @@ impl Core {
             return true;
         }
         let Some(slot) = self.entries.get(&volume).and_then(|entry| entry.slot) else {
+            // Whoever had it open has gone meanwhile.
+            current.holds = None;
             return true;
         };
         current.holds = Some(slot);

@@ -36,6 +36,8 @@ pub struct PoolReport {
     pub metadata_bytes: u64,
     /// Deleted volumes are being given back.
     pub is_reaping: bool,
+    /// Why there may be more volumes than these: a sentence; none if these are all.
+    pub damaged: Option<String>,
     /// All volumes, by their numbers.
     pub volumes: Vec<VolumeReport>,
 }
@@ -117,6 +119,7 @@ impl Core {
             metadata_used_bytes: nodes * node_bytes,
             metadata_bytes: nodes_total * node_bytes,
             is_reaping: self.ops.is_reaping(),
+            damaged: self.ops.damaged.as_ref().map(ToString::to_string),
             volumes: self.entries.iter().map(report).collect(),
         }
     }

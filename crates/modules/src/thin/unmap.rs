@@ -14,6 +14,7 @@ impl Core {
     /// The part that comes next, of a range that is locked.
     pub(super) fn zero(&mut self, id: u32) -> Result<(), TreeStop> {
         let block = self.head.block_bytes();
+        let longest = u64::from(self.data.geometry().io_bytes_max);
         let job = self.jobs.get_mut(id);
         let volume_bytes = self.entries.get(&job.volume).map_or(0, |entry| entry.row.bytes);
         let (at, end) = (job.at, job.io.offset + job.io.len);
@@ -22,7 +23,9 @@ impl Core {
             let reach = if end == volume_bytes { end.next_multiple_of(block) } else { end };
             let next = (at & !(block - 1)) + block;
             let (act, upto) = if job.io.op == Op::WriteZeroes && job.io.flags.no_hole {
-                (Act::Store, end.min((at & !(STORE_BYTES - 1)) + STORE_BYTES))
+                // No longer than the data part takes, where blocks lie together.
+                let part = STORE_BYTES.min((longest / block * block).max(block));
+                (Act::Store, end.min(at / part * part + part))
             } else if at.is_multiple_of(block) && next <= reach {
                 (Act::Unmap, end.min(reach & !(block - 1)))
             } else {

@@ -109,6 +109,8 @@ pub struct PoolStatus {
     pub metadata_bytes: u64,
     /// Of those in use.
     pub metadata_used_bytes: u64,
+    /// Why there may be more volumes than these, for people; null if these are all.
+    pub damaged: Option<String>,
     /// In the order in which they were made.
     pub volumes: Vec<PoolVolumeStatus>,
 }
@@ -152,6 +154,7 @@ impl PoolStatus {
             data_used_bytes: report.data_used_bytes,
             metadata_bytes: report.metadata_bytes,
             metadata_used_bytes: report.metadata_used_bytes,
+            damaged: report.damaged.clone(),
             volumes: report.volumes.iter().enumerate().map(volume).collect(),
         }
     }

@@ -65,7 +65,8 @@ impl Trees {
                 let kind = self.kind(kind, root.node)?;
                 let level = match self.fetch(kind, root, None, Bounds::ALL) {
                     Ok(node) => u64::from(node.level()),
-                    Err(TreeStop::Fault(_)) => UNREADABLE,
+                    // What could not be read for once is tried again.
+                    Err(TreeStop::Fault(fault)) if !fault.may_pass() => UNREADABLE,
                     Err(stop) => return Err(stop),
                 };
                 self.doom(level, kind.number, root)
@@ -129,7 +130,7 @@ impl Trees {
                 self.free_node(kind, at)?;
                 None
             }
-            Err(TreeStop::Fault(fault)) => {
+            Err(TreeStop::Fault(fault)) if !fault.may_pass() => {
                 self.doom(UNREADABLE, kind, at)?;
                 Some(fault)
             }

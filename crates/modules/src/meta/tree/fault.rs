@@ -147,6 +147,10 @@ pub enum TreeStop {
 }
 
 impl TreeFault {
+    /// It may be gone when that is tried again: a node was not read, and nothing is known of it.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, TreeFault::Node { fault: NodeFault::Unread(_), .. })
+    }
     pub(super) fn node(tree: &'static str, node: u64, fault: NodeFault) -> Self {
         TreeFault::Node { tree, node, fault }
     }

@@ -64,6 +64,17 @@ impl Core {
         Ok(entry.row)
     }
 
+    /// Whether a volume can be cut like that, as far as can be known before its writers are held.
+    pub(super) fn check_cut(&self, op: &PoolOp) -> Result<(), PoolError> {
+        match op {
+            PoolOp::Snapshot { volume, name, .. } | PoolOp::Clone { volume, name, .. } => {
+                self.row(*volume)?;
+                self.check_new_name(None, name)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether a volume can get that name.
     fn check_new_name(&self, volume: Option<u64>, name: &str) -> Result<(), PoolError> {
         check_name(name).map_err(|why| PoolError::BadName { why })?;

@@ -1,6 +1,7 @@
 //! `thinwire volume create`.
 
 use serde::Serialize;
+use thinwire_modules::meta::tree::NODE_BYTES;
 use thinwire_modules::meta::{
     LABEL_AREA_BYTES, Label, LabelError, Labels, MadePart, NewPart, NewWhole, SeenPart,
     WholeMaking, assemble, label_parts, occupant,
@@ -164,6 +165,7 @@ fn label_all(
     let whole = NewWhole { name, uuid: new_uuid(), module, options, bytes };
     let mut made = label_parts(&whole, &new).map_err(|e| Failure::failed(e.to_string()))?;
     if module.has_volumes() {
+        refuse_unfit_pool(volume, parts)?;
         let (data_bytes, metadata_bytes) = (made[0].part().bytes, made[1].part().bytes);
         let pool = NewPool { block_bytes: block_bytes(options), data_bytes, metadata_bytes };
         let states = pool.states();
@@ -211,6 +213,21 @@ fn label_all(
         bytes,
         parts: volume.children.iter().map(VolumeSpec::to_string).collect(),
     }))
+}
+
+/// A pool whose parts do not take its blocks, or nodes, could never be opened.
+fn refuse_unfit_pool(volume: &Described<'_>, parts: &mut [Box<dyn OpenVolume>]) -> Outcome {
+    let needs = [u64::from(block_bytes(volume.options)), NODE_BYTES as u64];
+    for ((part, child), bytes) in parts.iter_mut().zip(volume.children).zip(needs) {
+        let geometry = part.volume().geometry();
+        let (longest, block) = (geometry.io_bytes_max, geometry.block_bytes);
+        if u64::from(longest) < bytes || u64::from(block) > bytes {
+            return Err(Failure::failed(format!(
+                "{child} takes I/Os of {block} to {longest} bytes, and the pool makes some of {bytes}: use another block size, or another volume"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// They are the parts of a whole.

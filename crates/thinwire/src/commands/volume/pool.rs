@@ -195,9 +195,12 @@ fn with_pool<T>(
     let mut open = OpenPool { open, pool, signals: &signals };
     let done = act(&mut open);
     let OpenPool { mut open, pool, .. } = open;
+    let has_stopped = pool.stopped().is_some();
     drop(pool);
     match done {
         Ok(done) => let_go(&mut *open, Ending::Orderly).map(|()| done),
+        // Refused: nothing was begun.
+        Err(failure) if !has_stopped => let_go(&mut *open, Ending::Orderly).and(Err(failure)),
         Err(failure) => {
             let_go_failed(&mut *open, !read_only);
             Err(failure)
@@ -240,8 +243,11 @@ pub fn show(spec: &VolumeSpec, space: bool, common: &VolumeCommon) -> Outcome {
 }
 
 fn say_pool(json: &PoolStatus, is_json: bool) -> Outcome {
+    let damaged = json.damaged.as_ref().map_or(Ok(()), |why| {
+        Err(Failure::failed(format!("not all volumes of the pool can be read: {why}")))
+    });
     if is_json {
-        return say_status(json);
+        return say_status(json).and(damaged);
     }
     let of = |used, all| format!("{} of {}", show_size(used), show_size(all));
     let mut text = format!(
@@ -271,5 +277,5 @@ fn say_pool(json: &PoolStatus, is_json: bool) -> Outcome {
         text += "\n\n";
         text += &output::table(&["NAME", "SIZE", "MAPPED", "OWN", "WHAT"], &rows);
     }
-    output::say(&output::printable(&text))
+    output::say(&output::printable(&text)).and(damaged)
 }
