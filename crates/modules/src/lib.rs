@@ -14,6 +14,7 @@
 //! A [mirror] stands in [`KEEPING_MODULES`]: it is opened with labels only ([`Mirror::open`](mirror::Mirror::open)), and keeps these rules
 //! but for order, errors and identity.
 //! A [pool](thin) of thin volumes is no row: it is opened by [`ThinPool::open`](thin::ThinPool::open), and makes many volumes of two.
+//! but for order, errors and identity. So does [`Crypt`], which keeps them but for payload, block status and write-zeroes.
 //! [`Dealt`] is no row either: what it stands on are ends of one volume, which nobody can name.
 //!
 //! * **Ranges** are checked once, above ([`Geometry::check`](thinwire_volume::Geometry::check)): a module asserts,
@@ -54,6 +55,7 @@ mod below;
 mod cache;
 mod child;
 mod composite;
+mod crypt;
 mod dealt;
 mod events;
 mod linear;
@@ -79,6 +81,7 @@ pub use below::{Below, Stretch};
 pub use cache::{Cache, CacheCanary};
 pub use child::Child;
 pub use composite::{Composite, Layout};
+pub use crypt::{CRYPT_SEALED_BYTES, Crypt, CryptFault, CryptState, XtsCipher};
 pub use dealt::Dealt;
 pub use linear::Linear;
 pub use options::{ModuleOption, OptionUnit, Options};
@@ -97,7 +100,7 @@ pub static MODULES: &[Module] =
     &[linear::MODULE, qos::MODULE, readonly::MODULE, slice::MODULE, stripe::MODULE];
 
 /// Those that are opened with labels only, since they keep something there ([`Module::keeps`]).
-pub static KEEPING_MODULES: &[Module] = &[mirror::MODULE, thin::MODULE];
+pub static KEEPING_MODULES: &[Module] = &[mirror::MODULE, thin::MODULE, crypt::MODULE];
 
 /// A module over its volumes, or why it cannot be put there.
 pub type Built = Result<Box<dyn Volume>, ModuleError>;
@@ -145,6 +148,11 @@ impl Module {
     /// Where data starts on its parts, in bytes.
     pub fn data_start(&self) -> u64 {
         self.keeps.as_ref().map_or(LABEL_AREA_BYTES, |kept| kept.data_start)
+    }
+
+    /// It may be opened while some of its parts are missing.
+    pub fn may_lack_parts(&self) -> bool {
+        self.keeps.as_ref().is_some_and(|kept| kept.may_lack)
     }
 
     /// Whether it takes that many volumes.
@@ -204,6 +212,8 @@ pub struct KeptOnParts {
     pub data_start: u64,
     /// How many bytes it makes of parts with so many bytes of data, in blocks of so many.
     pub bytes: fn(&[(u64, u32)]) -> u64,
+    /// It may be opened while some parts are missing.
+    pub may_lack: bool,
 }
 
 impl PartialEq for Module {

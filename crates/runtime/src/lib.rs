@@ -8,6 +8,7 @@
 //!   that would rather wait
 //! * [`lookup`] finds targets; [`steering`] keeps frames of others away; [`peer`] tells whose process asks
 //! * [`wait`]: sleeping on everything at once, or spinning instead; when, `spin.rs` decides
+//! * [`xts`]: the cipher of encrypted volumes
 //! * [`confine`]: what a process gives up once it serves
 //! * [`disk`]: the disks under file stores; [`spread_memory`]: a volume in memory that several threads have
 pub mod blocking;
@@ -30,3 +31,4 @@ pub mod steering;
 pub mod switched;
 mod turn;
 pub mod wait;
+pub mod xts;

@@ -4,6 +4,7 @@
 //! * [`Greeting`] and [`greeted`] are the two ends of the handshake that makes from that key two
 //!   secrets nobody else can find, not even who learns the key later ([`handshake`]).
 //! * [`Seals`] is what comes of it: a [`Sealer`] and an [`Opener`], under a [`Suite`] of ciphers.
+//! * [`wrap()`] and [`unwrap()`] keep the key of a volume under one that people have.
 //! * [`Random`] is where ephemeral keys come from: a generator that its owner seeds.
 //!
 //! Part of the deterministic core: it knows nothing of frames, sessions, clocks, links or entropy.
@@ -20,12 +21,14 @@ mod noise;
 mod random;
 mod seals;
 mod suite;
+mod wrap;
 
 pub use handshake::{Answered, Greeted, Greeting, NOISE_BYTES, TEXT_BYTES_MAX, greeted};
 pub use key::{Key, KeyError, KeyId, identity};
 pub use random::Random;
 pub use seals::{Opener, Sealer, Seals, Secrets, WhichPhase};
 pub use suite::{Preference, Suite, Suites};
+pub use wrap::{VOLUME_KEY_BYTES, WRAPPED_BYTES, unwrap, wrap};
 
 use std::fmt;
 

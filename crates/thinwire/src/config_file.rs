@@ -194,6 +194,7 @@ pub(crate) struct FileVolume {
     pub kind: Spanned<String>,
     pub children: Spanned<Vec<Spanned<String>>>,
     pub labels: Option<bool>,
+    pub key: Option<Spanned<String>>,
     pub block: Option<Spanned<FileValue>>,
     pub chunk: Option<Spanned<FileValue>>,
     pub offset: Option<Spanned<FileValue>>,
@@ -210,9 +211,8 @@ pub(crate) struct FileVolume {
 impl FileVolume {
     /// The options of modules, of all kinds, and what is said of each.
     pub fn options(&self) -> [(&'static str, Option<&Spanned<FileValue>>); 11] {
-        let FileVolume {
-            name: _, kind: _, children: _, labels: _, block, chunk, offset, size, ..
-        } = self;
+        let FileVolume { name: _, kind: _, children: _, labels: _, key: _, block, .. } = self;
+        let FileVolume { chunk, offset, size, .. } = self;
         let FileVolume { iops, read_iops, write_iops, .. } = self;
         let FileVolume { bandwidth, read_bandwidth, write_bandwidth, burst_ms, .. } = self;
         [

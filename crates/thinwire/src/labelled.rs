@@ -10,11 +10,12 @@ use thinwire_modules::meta::{
     SeenPart, WholeOpening, assemble,
 };
 use thinwire_modules::mirror::OpeningWish;
-use thinwire_modules::{Child, Module, ModuleError, Options};
+use thinwire_modules::{Child, Crypt, Module, ModuleError, Options};
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::stores::NullStore;
 use thinwire_volume::{ErrorKind, Io, Op, Token, Volume};
 
+use crate::crypted::{Unlocked, unlock};
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::network::Interrupt;
@@ -42,18 +43,19 @@ pub struct Opening<'a> {
 }
 
 /// The module over the data of its parts, put in the order that their labels say, whatever that of `children` is, which
-/// `specs` call by name. Opened for writing, it has a new opening on all parts before this returns.
+/// `specs` call by name; `key` names that of one that has a key. Opened for writing, it has a new opening on all parts before this returns.
 ///
 /// # Errors
-/// They make no whole, or another one than is described; or its opening could not be written.
+/// They make no whole, or another one than is described, or need another key; or its opening could not be written.
 pub fn open_whole(
     host: &Host,
-    (module, options): (&'static Module, &Options),
+    (module, options, key): (&'static Module, &Options, Option<&str>),
     specs: &[VolumeSpec],
     mut children: Vec<Box<dyn Volume>>,
     by: &Opening<'_>,
 ) -> Outcome<Box<dyn Volume>> {
-    let whole = assemble_whole(host, (module, options), specs, &mut children, by)?;
+    let described = (module, options, key);
+    let (whole, unlocked) = assemble_whole(host, described, specs, &mut children, by)?;
     let mut places: Vec<_> = children.into_iter().map(Some).collect();
     let mut parts = Vec::new();
     for part in &whole.parts {
@@ -61,20 +63,26 @@ pub fn open_whole(
         let data = Child::within(child, part.data_start, part.data_bytes);
         parts.push(data.map_err(|why| Failure::failed(format!("{} {why}", specs[part.place])))?);
     }
+    if let Some((state, cipher)) = unlocked {
+        let part = parts.remove(0);
+        let crypt = Crypt::open(part, Box::new(cipher), &state, whole.uuid, &host.pool());
+        return Ok(Box::new(crypt.map_err(|e| unfit(&whole, specs, e))?));
+    }
     module.open_over(parts, options).map_err(|e| unfit(&whole, specs, e))
 }
 
-/// The whole that these parts make, as it is described; opened for writing, it has a new opening on all of them.
+/// The whole that these parts make, as it is described, and what its key has unlocked; opened for writing, it has a new opening on
+/// all of them.
 ///
 /// # Errors
 /// As [`open_whole`].
 pub fn assemble_whole(
     host: &Host,
-    (module, options): (&'static Module, &Options),
+    (module, options, key): (&'static Module, &Options, Option<&str>),
     specs: &[VolumeSpec],
     children: &mut [Box<dyn Volume>],
     by: &Opening<'_>,
-) -> Outcome<Assembly> {
+) -> Outcome<(Assembly, Option<Unlocked>)> {
     let is_written =
         !by.read_only && children.iter().all(|child| !child.geometry().features.read_only);
     check_leaves(specs, is_written)?;
@@ -118,6 +126,15 @@ pub fn assemble_whole(
         )));
     }
     check_size(&whole, specs, children)?;
+    // A wrong key is found out before anything is written.
+    let label = seen.iter().find_map(|part| match &part.found {
+        Ok(Finding::Label(found)) => Some(&found.label),
+        _ => None,
+    });
+    let unlocked = match (key, label) {
+        (Some(key), Some(label)) => Some(unlock(label, key, &specs[0].to_string())?),
+        _ => None,
+    };
     if is_written {
         let label = |(labels, part): (Labels, SeenPart)| match part.found {
             Ok(Finding::Label(found)) => Some((labels, found.label)),
@@ -127,7 +144,7 @@ pub fn assemble_whole(
         let parts = readers.into_iter().zip(seen).filter_map(label).collect();
         draw_opening(host, &whole, parts, specs, children, by)?;
     }
-    Ok(whole)
+    Ok((whole, unlocked))
 }
 
 /// As users call the part that does not fit.

@@ -28,6 +28,7 @@ pub mod config;
 mod config_file;
 pub mod control;
 pub mod copy;
+mod crypted;
 pub mod ebd;
 pub mod error;
 pub mod export;

@@ -67,7 +67,8 @@ pub fn open_pool(
             "it is a pool: name a volume in it, with @ and its name behind that of the pool (`thinwire volume show` lists them)",
         ));
     }
-    let whole = assemble_whole(host, (module, options), specs, &mut children, by)?;
+    let described = (module, options, None);
+    let (whole, _) = assemble_whole(host, described, specs, &mut children, by)?;
     // Behind the opening, whose labels these are to follow.
     let (readers, seen) = read_all(host, &mut children, POOL_LABEL_TOKEN, by, None)?;
     let mut places: Vec<_> = children.into_iter().zip(readers).zip(seen).map(Some).collect();

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use thinwire_modules::{Module, Options};
 
 use crate::config_file::{ConfigFile, FileVolume};
+use crate::crypted::takes_key;
 use crate::error::{Failure, Outcome, ParseError};
 use crate::size::check_name;
 use crate::uri::{DEPTH_MAX, VolumeSpec, parse_volume, set_option};
@@ -70,6 +71,8 @@ struct Described {
     module: &'static Module,
     options: Options,
     labels: bool,
+    /// Names the key file of one that takes a key.
+    key: Option<String>,
     /// Each as written, and where.
     children: Vec<(String, String)>,
     /// Where it begins, and where its list of children does.
@@ -220,6 +223,7 @@ impl Trees {
             let set = set_option(&mut options, option, &words);
             set.map_err(|why| wrong(format!("`{name} = {words}`: {why}")))?;
         }
+        let key = key_of(file, volume, module)?;
         let placed =
             |child: &toml::Spanned<String>| (child.get_ref().clone(), file.place(child.span()));
         self.described.push(Described {
@@ -227,6 +231,7 @@ impl Trees {
             module,
             options,
             labels: volume.get_ref().labels.unwrap_or(module.keeps.is_some()),
+            key,
             children: children.get_ref().iter().map(placed).collect(),
             places: [volume.span(), children.span()].map(|span| file.place(span)),
             folder: file.folder().to_owned(),
@@ -282,8 +287,8 @@ impl Trees {
         count.map_err(|e| format!("{}: {e}", volume.places[1]))?;
         let places = volume.children.iter().map(|(_, place)| place.clone()).collect();
         let (labels, inner) = (volume.labels, inner.map(str::to_owned));
-        let node = Some(NodeName { name: name.to_owned(), ..node });
-        Ok(VolumeSpec::Over { module, options, children, places, labels, node, inner })
+        let (key, node) = (volume.key.clone(), Some(NodeName { name: name.to_owned(), ..node }));
+        Ok(VolumeSpec::Over { module, options, children, places, labels, key, node, inner })
     }
 
     /// A word that looks like a name is one, unless it is that of a file.
@@ -336,6 +341,36 @@ impl Trees {
             })
             .collect()
     }
+}
+
+/// The key that a volume is described with: a path in the file's folder, or a name. One that takes a key must have one.
+fn key_of(
+    file: &ConfigFile,
+    volume: &toml::Spanned<FileVolume>,
+    module: &Module,
+) -> Outcome<Option<String>> {
+    let FileVolume { name, kind, key, .. } = volume.get_ref();
+    let Some(key) = key else {
+        return match takes_key(module) {
+            true => Err(file.wrong(
+                volume.span(),
+                format!(
+                    "the {} volume `{}` needs a key: say key = \"PATH\", a file that `thinwire key new NAME` makes",
+                    module.name,
+                    name.get_ref()
+                ),
+            )),
+            false => Ok(None),
+        };
+    };
+    if !takes_key(module) {
+        return Err(file.wrong(key.span(), format!("a {} volume takes no key", kind.get_ref())));
+    }
+    let given = key.get_ref();
+    Ok(Some(match given.contains('/') {
+        true => file.folder().join(given).display().to_string(),
+        false => given.clone(),
+    }))
 }
 
 impl Walk {

@@ -63,6 +63,8 @@ pub enum VolumeSpec {
         labels: bool,
         /// Of a pool the volume that is meant; none if it is the pool itself.
         inner: Option<String>,
+        /// Names the key file of one that has a key: a path with a slash in it, or a name.
+        key: Option<String>,
     },
 }
 
@@ -197,8 +199,8 @@ fn parse_over(
     let children: Vec<VolumeSpec> = children.collect::<Result<_, _>>()?;
     scope.ascend();
     module.check_count(children.len()).map_err(|e| ParseError::new(text, e.to_string()))?;
-    let (places, labels, inner) = (Vec::new(), false, None);
-    Ok(VolumeSpec::Over { node: None, module, options, children, places, labels, inner })
+    let (places, labels, key, inner) = (Vec::new(), false, None, None);
+    Ok(VolumeSpec::Over { node: None, module, options, children, places, labels, key, inner })
 }
 
 /// All kinds of volumes but paths, for those who named another.

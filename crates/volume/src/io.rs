@@ -18,7 +18,8 @@ pub enum Op {
     Write,
     /// Make every write that completed before this was submitted durable. The range is ignored.
     Flush,
-    /// The content of the range is no longer needed; it may read as anything that was there, or as zeroes.
+    /// The content of the range is no longer needed; it may read as anything that was there, or as zeroes; from what stands
+    /// encrypted also as noise.
     Discard,
     /// The range reads as zeroes from now on.
     WriteZeroes,

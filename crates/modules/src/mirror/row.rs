@@ -10,7 +10,7 @@ pub(crate) const MODULE: Module = Module {
     children: 2..=LEGS_MAX,
     options: &[],
     ios_each_max: 1,
-    keeps: Some(KeptOnParts { data_start: MIRROR_DATA_START, bytes: bytes_of }),
+    keeps: Some(KeptOnParts { data_start: MIRROR_DATA_START, bytes: bytes_of, may_lack: true }),
     build: |_, _| {
         let why = "keeps what its legs lack on these: describe it in a file, with `labels = true`, and name it as FILE.toml#NAME";
         Err(ModuleError::new(NAME, why))

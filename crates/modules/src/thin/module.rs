@@ -28,7 +28,7 @@ pub(crate) const MODULE: Module = Module {
     children: 2..=2,
     options: &[BLOCK],
     ios_each_max: 8,
-    keeps: Some(KeptOnParts { data_start: LABEL_AREA_BYTES, bytes: bytes_of }),
+    keeps: Some(KeptOnParts { data_start: LABEL_AREA_BYTES, bytes: bytes_of, may_lack: false }),
     build: |_, _| Err(ModuleError::new(NAME, "is opened as a pool, and its volumes out of that")),
 };
 

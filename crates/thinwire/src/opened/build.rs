@@ -28,7 +28,7 @@ pub(super) struct Build<'a> {
 impl Build<'_> {
     /// The volume of this description.
     pub fn volume(&mut self, spec: &VolumeSpec) -> Outcome<Root> {
-        let VolumeSpec::Over { module, options, children, labels, inner, .. } = spec else {
+        let VolumeSpec::Over { module, options, children, labels, key, inner, .. } = spec else {
             let leaf = &self.leaves[self.taken];
             self.taken += 1;
             return match leaf {
@@ -70,7 +70,8 @@ impl Build<'_> {
         }
         let built: Outcome<Vec<_>> = built.into_iter().collect();
         if *labels {
-            let opened = open_whole(host, (module, options), children, built?, opening);
+            let described = (*module, options, key.as_deref());
+            let opened = open_whole(host, described, children, built?, opening);
             return opened
                 .map(Root::Other)
                 .map_err(|e| e.context(format_args!("cannot open {spec}")));

@@ -160,7 +160,10 @@ impl VolumeSpec {
     ) -> Result<(), E> {
         match self {
             VolumeSpec::Path(path) => *path = map(path)?,
-            VolumeSpec::Over { node, children, .. } => {
+            VolumeSpec::Over { node, children, key, .. } => {
+                if let Some(key) = key.as_mut().filter(|key| key.contains('/')) {
+                    *key = map(Path::new(key))?.display().to_string();
+                }
                 if let Some(node) = node {
                     node.file = map(&node.file)?;
                 }

@@ -14,6 +14,7 @@ use thinwire_volume::{Completion, Io, Op};
 
 use super::{JsonWhole, hex, options_of, read_labels, wait_for};
 use crate::cli::VolumeCommon;
+use crate::crypted::new_state;
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::host::Host;
@@ -32,16 +33,20 @@ struct Described<'a> {
     name: &'a str,
     module: &'static Module,
     options: &'a Options,
+    key: Option<&'a str>,
     children: &'a [VolumeSpec],
 }
 
 /// Those in a volume that are, each behind what it is made of.
 fn described<'a>(spec: &'a VolumeSpec, found: &mut Vec<Described<'a>>) {
-    let VolumeSpec::Over { node, module, options, children, labels, .. } = spec else { return };
+    let VolumeSpec::Over { node, module, options, children, labels, key, .. } = spec else {
+        return;
+    };
     children.iter().for_each(|child| described(child, found));
     if let (true, Some(node)) = (labels, node) {
         let (module, name) = (*module, &*node.name);
-        found.push(Described { spec, name, module, options, children });
+        let key = key.as_deref();
+        found.push(Described { spec, name, module, options, key, children });
     }
 }
 
@@ -164,6 +169,10 @@ fn label_all(
     let Described { name, module, options, spec, .. } = *volume;
     let whole = NewWhole { name, uuid: new_uuid(), module, options, bytes };
     let mut made = label_parts(&whole, &new).map_err(|e| Failure::failed(e.to_string()))?;
+    if let Some(key) = volume.key {
+        let state = new_state(&whole.uuid, options, key)?;
+        made.iter_mut().for_each(|label| label.state = state.encode());
+    }
     if module.has_volumes() {
         refuse_unfit_pool(volume, parts)?;
         let (data_bytes, metadata_bytes) = (made[0].part().bytes, made[1].part().bytes);

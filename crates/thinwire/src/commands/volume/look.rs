@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde::Serialize;
-use thinwire_modules::Options;
 use thinwire_modules::meta::{Assembly, AssemblyError, Finding, Label, SeenPart, assemble};
 use thinwire_modules::mirror::{LegState, MirrorState, NO_GENERATION, OpeningWish, find_mirror};
+use thinwire_modules::{Crypt, Options};
 
 use super::{JsonWhole, hex, options_of, read_labels};
 use crate::cli::VolumeCommon;
@@ -381,6 +381,9 @@ fn toml_of(json: &JsonWhole, options: &Options) -> String {
     );
     for (name, value) in options.iter() {
         let _ = writeln!(text, "{name} = {value}");
+    }
+    if json.kind == Crypt::NAME {
+        text += "key = \"NAME\" # of the key that it was made with, or its path\n";
     }
     let parts: Vec<_> = json.parts.iter().map(quoted).collect();
     let _ = writeln!(text, "children = [{}]", parts.join(", "));

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::{Crypt, CryptState};
 
 /// One of each module, and what else can look another way.
 fn images() -> Vec<(&'static str, Label)> {
@@ -22,12 +23,17 @@ fn images() -> Vec<(&'static str, Label)> {
     top.name = "ü".repeat(32);
     top.next_opening = [0x5a; 16];
     top.writer = Some(WriterRecord::new(0x1122_3344_5566_7788, [0xd0; 16], "node1"));
+    let mut crypt = sample("crypt", 1);
+    crypt.options.set(crypt.module.option("block").unwrap(), 512);
+    let sealed = std::array::from_fn(|at| 0x80 + at as u8);
+    crypt.state = CryptState::new(512, *b"key's id", *b"random nonce", sealed).encode();
     let mut kept = sample("linear", 2);
     kept.state = (1..=41).collect();
     vec![
         ("linear", linear),
         ("readonly", readonly),
         ("qos", qos),
+        ("crypt", crypt),
         ("with-state", kept),
         ("slice", slice),
         ("stripe", stripe),
@@ -82,7 +88,9 @@ fn images_are_those_that_are_kept() {
         assert_eq!(Label::decode(&from_hex(&kept)), Ok(label), "{of}");
     }
     let modules = images().iter().map(|(_, label)| label.module.name).collect::<BTreeSet<_>>();
-    assert_eq!(modules, MODULES.iter().map(|module| module.name).collect(), "one of each module");
+    // What mirrors keep has images of its own.
+    let all = MODULES.iter().map(|module| module.name).chain([Crypt::NAME]);
+    assert_eq!(modules, all.collect(), "one of each module");
 }
 
 /// Rows of the table of the document that begins with this row, as cells.
