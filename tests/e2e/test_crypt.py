@@ -85,6 +85,8 @@ def only_its_own_key_opens_it(lab):
     thinwire(lab, "bench", describe(lab, part, other, "both"), "--rw", "randread", "--runtime", "0.2", *run_dir)
     shown = thinwire(lab, "volume", "assemble", part, *run_dir).stdout
     check('kind = "crypt"' in shown and 'key = "NAME"' in shown, shown)
+    dumped = thinwire(lab, "volume", "dump", part, *run_dir).stdout
+    check(thinwire(lab, "key", "id", own).stdout.strip() + ", for blocks of 4096 bytes" in dumped, dumped)
     check("can be used" in thinwire(lab, "volume", "check", part, *run_dir).stdout, "its label is sound")
     # What is described in another way.
     path = lab.path("keyless.toml")

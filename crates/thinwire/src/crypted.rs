@@ -65,3 +65,85 @@ pub fn unlock(label: &Label, key: &str, part: &str) -> Outcome<Unlocked> {
         Aes256Xts::new(&volume_key).ok_or_else(|| wrong("has a key that is none".into()))?;
     Ok((state, cipher))
 }
+
+/// How blocks are encrypted, and by which key, of a label that says so.
+pub fn said_of(label: &Label) -> Option<String> {
+    let state = takes_key(label.module).then(|| CryptState::decode(&label.state))?;
+    Some(match state {
+        Ok(state) => format!(
+            "{:016x}, for blocks of {} bytes",
+            u64::from_be_bytes(state.key_id),
+            state.block_bytes()
+        ),
+        Err(fault) => format!("it {fault}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use thinwire_modules::XtsCipher;
+    use thinwire_modules::meta::{NewPart, NewWhole, label_parts};
+    use thinwire_volume::Identity;
+
+    use super::*;
+    use crate::keys::make;
+    use crate::testing::TempDir;
+
+    /// A label of a new volume, and the path of its key.
+    fn made(dir: &TempDir) -> (Label, String) {
+        let key = make("own", dir.path(), false).unwrap().path.display().to_string();
+        let (uuid, options) = ([7; 16], &Options::default());
+        let module = Module::find("crypt").unwrap();
+        let whole = NewWhole { name: "vault", uuid, module, options, bytes: 1 << 20 };
+        let part = NewPart { uuid: [8; 16], content: Identity::default(), bytes: 2 << 20 };
+        let mut label = label_parts(&whole, &[part]).unwrap().remove(0);
+        label.state = new_state(&uuid, options, &key).unwrap().encode();
+        (label, key)
+    }
+
+    fn refusal(label: &Label, key: &str) -> String {
+        unlock(label, key, "file:/x").err().expect("it is refused").message
+    }
+
+    #[test]
+    fn its_own_key_unlocks_it_also_behind_others() {
+        let dir = TempDir::new("crypted");
+        let (label, key) = made(&dir);
+        let noise = |key: &str| {
+            let (state, mut cipher) = unlock(&label, key, "file:/x").unwrap();
+            assert_eq!(state.block_bytes(), 4096);
+            let mut block = [1; 4096];
+            cipher.encrypt(4096, 3, &mut block);
+            block
+        };
+        let first = noise(&key);
+        make("own", dir.path(), true).unwrap();
+        assert!(noise(&key) == first, "a newer key stands behind it");
+        assert_ne!(new_state(&[7; 16], &label.options, &key).unwrap().encode(), label.state);
+        let said = said_of(&label).unwrap();
+        assert!(said.ends_with(", for blocks of 4096 bytes"), "{said}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_and_no_key_told() {
+        let dir = TempDir::new("crypted-wrong");
+        let (label, key) = made(&dir);
+        let other = make("other", dir.path(), false).unwrap();
+        let why = refusal(&label, &other.path.display().to_string());
+        assert!(why.starts_with("file:/x is encrypted with the key "), "{why}");
+        assert!(why.contains(&other.newest().id().to_string()), "{why}");
+        assert!(refusal(&label, "/none/of/these").contains("no such file"));
+        let with = |at: usize, byte: u8| {
+            let mut label = label.clone();
+            label.state[at] ^= byte;
+            refusal(&label, &key)
+        };
+        assert!(with(16, 1).contains("somebody has changed that"), "the nonce");
+        assert!(with(40, 1).contains("somebody has changed that"), "the wrapped key");
+        assert!(with(0, 3).contains("of another version"));
+        // From 4096 to 512.
+        assert!(with(3, 0x12).contains("says two things of its blocks"));
+        let elsewhere = Label { whole: [9; 16], ..label.clone() };
+        assert!(refusal(&elsewhere, &key).contains("somebody has changed that"));
+    }
+}

@@ -10,6 +10,7 @@ use thinwire_modules::{Crypt, Options};
 
 use super::{JsonWhole, hex, options_of, read_labels};
 use crate::cli::VolumeCommon;
+use crate::crypted::said_of;
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::last_resort::catch_signals;
@@ -87,6 +88,8 @@ struct JsonLabel {
     options: Vec<(&'static str, u64)>,
     features: [u64; 3],
     is_content: bool,
+    /// The id of the key that an encrypted one needs, and its blocks.
+    key: Option<String>,
     /// What it says of a mirror.
     mirror: Option<JsonState>,
 }
@@ -148,6 +151,7 @@ fn json_label(label: &Label, seen: &SeenPart) -> JsonLabel {
         features: [features.compatible, features.read_only_compatible, features.incompatible],
         is_content: label.content == seen.content,
         mirror: json_state(label),
+        key: said_of(label),
     }
 }
 
@@ -232,6 +236,9 @@ fn text_of(part: &JsonPart) -> String {
     rows.push(("parts", label.parts.join(" ")));
     for (what, value) in rows {
         let _ = write!(text, "\n  {what:<12}{value}");
+    }
+    if let Some(key) = &label.key {
+        let _ = write!(text, "\n  {:<12}{key}", "key");
     }
     output::printable(&text)
 }
