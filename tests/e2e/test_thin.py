@@ -9,6 +9,7 @@ import load
 from harness import check, run, until
 from node import Attachment, Target, image, initiators, refused, thinwire, uri
 from registry import test
+from test_mirrors import standing_clean
 
 DATA_MIB, METADATA_MIB = 96, 16
 
@@ -244,3 +245,23 @@ def snapshots_of_what_is_in_use(lab):
         check(before != after, "something was written between")
         before = after
     check(pool.read("clone", lab.path("clone.raw")) == pool.read("at4", lab.path("at.raw")), "the clone is what it was cloned of")
+
+
+@test(seconds=90)
+def a_pool_over_a_mirror(lab):
+    """The data of a pool on a mirror: both are made at once, and end in order together, so that nothing is left to copy."""
+    legs, metadata, run_dir = [image(lab, f"{name}.img", DATA_MIB) for name in "ab"], image(lab, "metadata.img", METADATA_MIB), ("--run-dir", lab.path("run"))
+    path = lab.path("pool.toml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f'[[volume]]\nname = "both"\nkind = "mirror"\nchildren = ["{legs[0]}", "{legs[1]}"]\n'
+                   f'[[volume]]\nname = "pool"\nkind = "thin"\nchildren = ["both", "{metadata}"]\n')
+    thinwire(lab, "volume", "create", f"{path}#pool", *run_dir)
+    thinwire(lab, "volume", "create", f"{path}#pool@home", "--size", "64M", *run_dir)
+    thinwire(lab, "volume", "resync", f"{path}#pool@home", *run_dir, timeout=60)
+    disk = Attachment(lab, f"{path}#pool@home", name="home", timeout=40)
+    load.verified(lab, disk.nbd, mib=24)
+    thinwire(lab, "volume", "snapshot", f"{path}#pool@home", "one", *run_dir)
+    disk.detach(timeout=40)
+    standing_clean(lab, legs)
+    thinwire(lab, "volume", "delete", f"{path}#pool@one", *run_dir)
+    standing_clean(lab, legs)

@@ -1,6 +1,9 @@
 //! Sequences that break without a rule, one by one, some with the fault that breaks it.
 
-use thinwire_volume::{ErrorKind, IoFlags, Op, Volume};
+use std::time::Duration;
+
+use thinwire_buffer::{Pool as Memory, SegList};
+use thinwire_volume::{ErrorKind, Io, IoFlags, Op, Volume};
 
 use super::super::*;
 use super::made::BLOCK;
@@ -274,6 +277,63 @@ fn writes_wait_while_a_volume_is_cut() {
     let held: Vec<&May> =
         world.model[&snapshot].lives.values().flat_map(|(_, life)| &life.sectors[8]).collect();
     assert_eq!(held.len(), 1);
+}
+
+/// What is under way does not end: nobody has to look meanwhile, and after a while writers come on. What is refused anyway holds nobody.
+#[test]
+fn a_cut_does_not_wait_for_ever() {
+    let mut world = World::new(Setup { seed: 4, ..Setup::default() });
+    let volume = world.create(20 * BLOCK);
+    world.open_volume(volume);
+    world.write(volume, 0, 32);
+    world.wait();
+    world.flush(volume);
+    world.data.hang(Some(Op::Write));
+    world.write(volume, 0, 8);
+    world.turn();
+    let (taken, incarnation) = ("volume 1".to_owned(), world.incarnation());
+    world.begin(PoolOp::Snapshot { volume, name: taken, incarnation, at: 0 });
+    some_turns(&mut world);
+    assert!(!world.has_op(), "it waits for what it does not need");
+    assert_eq!(world.op_errors.pop(), Some(PoolError::NameTaken { volume }));
+    let (name, incarnation) = (world.name(), world.incarnation());
+    world.begin(PoolOp::Snapshot { volume, name, incarnation, at: 0 });
+    world.write(volume, 8, 8);
+    some_turns(&mut world);
+    assert!(world.has_op());
+    let wish = world.pool.turn(world.now).since(world.now);
+    assert!(wish > Duration::from_secs(1), "it is told to look again at once: {wish:?}");
+    (0..4).for_each(|_| some_turns(&mut world));
+    assert!(!world.has_op(), "it holds writers for ever");
+    assert_eq!(world.op_errors.pop(), Some(PoolError::Undrained));
+    world.data.hang(None);
+    world.wait();
+    world.read_all(volume);
+    world.is_right();
+}
+
+/// Whoever wrote goes in the middle of a cut.
+#[test]
+fn a_volume_may_be_closed_while_it_is_cut() {
+    let mut world = World::new(Setup { seed: 4, ..Setup::default() });
+    let volume = world.create(20 * BLOCK);
+    let mut handle = world.pool.open_volume(volume).unwrap();
+    world.data.hang(Some(Op::Write));
+    let mut io = Io::new(1, Op::Write, 0, BLOCK);
+    io.data = SegList::of(Memory::new(0).copy_of(&[7; BLOCK as usize]).freeze());
+    handle.submit(io);
+    let number =
+        world.pool.begin(PoolOp::Snapshot { volume, name: "cut".into(), incarnation: 77, at: 0 });
+    world.pool.poll();
+    drop(handle);
+    world.data.hang(None);
+    let mut ended = Vec::new();
+    for _ in 0..10_000 {
+        world.pool.poll();
+        world.pool.poll_ops(&mut ended);
+    }
+    let [(of, Ok(PoolDone::Created { .. }))] = ended[..] else { panic!("{ended:?}") };
+    assert_eq!(of, number);
 }
 
 #[test]
