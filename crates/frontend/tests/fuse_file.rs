@@ -143,30 +143,6 @@ fn its_size_is_fixed_but_truncating_opens_work() {
 }
 
 #[test]
-fn flushes_and_durable_writes_reach_the_volume() {
-    let scratch = Scratch::new("flush");
-    let disk = scratch.path("disk0");
-    let shard = mount(&disk, MIB);
-    let flushes = || shard.counts().flushes;
-    let file = open(&disk);
-    drop(open(&disk));
-    assert_eq!(flushes(), 0, "closing without a write flushes nothing");
-    file.write_all_at(b"x", 0).unwrap();
-    file.sync_data().unwrap();
-    assert_eq!(flushes(), 1);
-    file.sync_all().unwrap();
-    assert_eq!(flushes(), 2);
-    file.write_all_at(b"y", 0).unwrap();
-    drop(file);
-    assert_eq!(flushes(), 3, "closing after a write flushes");
-    sh(&format!(
-        "dd if=/dev/zero of={} bs=4k count=3 oflag=dsync conv=notrunc status=none",
-        disk.display()
-    ));
-    assert_eq!(shard.counts().fua_writes, 3);
-}
-
-#[test]
 fn holes_are_punched_and_found() {
     let scratch = Scratch::new("holes");
     let disk = scratch.path("disk0");
