@@ -19,6 +19,9 @@ use crate::signals::Signals;
 
 /// So long a target waits at its end until it has been cleaned up after.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// So long the locks of a target that was killed may be held by what the kernel still has of it; and how often is looked.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_LOOK: Duration = Duration::from_millis(10);
 
 /// A caretaker that waits for the end of this process. Dropped, it is told that the end has come, and waited for.
 #[derive(Debug)]
@@ -70,7 +73,7 @@ pub fn run(args: &CaretakerArgs) -> Outcome {
     tracing::debug!("caretaker of {}: {confined:?}", args.name);
     wait_for_the_end(&mut io::stdin());
     match dir {
-        Some(dir) => clean(&dir, &args.name),
+        Some(dir) => clean(&dir, &args.name, LOCK_PATIENCE),
         None => Ok(()),
     }
 }
@@ -88,9 +91,13 @@ fn wait_for_the_end(pipe: &mut impl Read) {
 }
 
 /// Removes what a target of this name has left, if it is gone.
-fn clean(dir: &RunDir, name: &str) -> Outcome {
-    // The claim takes the files away, and is not to be had of one that lives.
-    drop(dir.claim(name)?);
+fn clean(dir: &RunDir, name: &str, patience: Duration) -> Outcome {
+    let end = Instant::now() + patience;
+    // The claim takes the files away, and is not to be had of one that lives. The pipe of one that was killed may be closed before its
+    // locks are.
+    while dir.claim(name)?.is_none() && Instant::now() < end {
+        std::thread::sleep(LOCK_LOOK);
+    }
     dir.sweep_identities();
     names::sweep(dir);
     Ok(())
@@ -112,7 +119,7 @@ mod tests {
             claim
         };
         let alive = claim("target-n");
-        clean(&dir, "target-n").unwrap();
+        clean(&dir, "target-n", Duration::ZERO).unwrap();
         assert!(dir.target_record("target-n").is_some());
         let other = claim("target-m");
         alive.abandon();
@@ -120,7 +127,7 @@ mod tests {
         let lock = crate::lock::lock(&nodes, "n@1@eth1.lock", Duration::ZERO).unwrap().unwrap();
         let held = crate::lock::lock(&nodes, "m@1@eth1.lock", Duration::ZERO).unwrap().unwrap();
         lock.abandon();
-        clean(&dir, "target-n").unwrap();
+        clean(&dir, "target-n", Duration::ZERO).unwrap();
         assert_eq!(dir.targets().unwrap(), ["target-m"]);
         assert_eq!(nodes.names().unwrap(), ["m@1@eth1.lock"]);
         drop((other, held));
