@@ -1,6 +1,7 @@
 //! One shard of a target.
 
-use std::any::Any;
+mod letting_go;
+
 use std::cell::{Ref, RefCell};
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -15,10 +16,9 @@ use thinwire_node::{Lane, PartId};
 use thinwire_target::{
     ExportConfig, SESSION_NUMBER, SpreadConfig, Target, TargetConfig, session_lane,
 };
-use thinwire_volume::Part;
 
 use crate::clock::{entropy, entropy_bytes};
-use crate::disk::{HeldRing, LettingGo};
+use crate::disk::HeldRing;
 use crate::inquiry::{
     Asked, ExportChange, Inquiry, LeafReport, LinkReport, OpenExports, SESSIONS_TOLD_MAX,
     ShardReport, TargetChange,
@@ -34,11 +34,6 @@ const HURRY: WaitToken = 2;
 const STOP_TIME: Duration = Duration::from_secs(3);
 /// How often it is looked at whether it has come.
 const STOP_LOOK: Duration = Duration::from_millis(20);
-/// So long volumes may take to bring in order what they keep for themselves, and how often they are asked.
-const WIND_UP_TIME: Duration = Duration::from_secs(10);
-const WIND_UP_LOOK: Duration = Duration::from_millis(2);
-/// So long disks may take for what is left at the end, before they are told of as those that hang.
-const ANSWER_PATIENCE: Duration = Duration::from_millis(300);
 
 /// A volume to offer, and what tells of its completions.
 pub struct OpenedExport {
@@ -399,65 +394,6 @@ impl TargetShard {
             session_count: target.session_count(),
             links: self.links.iter().map(link).collect(),
             stats: target.stats(),
-        }
-    }
-
-    /// Lets go of the exports, and ends what they stood on. There is no target any more then; its links
-    /// stay open. Once.
-    pub(crate) fn let_go(&mut self) {
-        let _told = self.await_disks();
-        self.prepared.drain(..).for_each(OpenedExport::discard);
-        let target = self.shard.borrow_mut().node().remove(self.target);
-        if self.has_served {
-            self.wind_up(target);
-        }
-        let all = self.leaving.drain(..).chain(self.exports.drain(..));
-        all.filter_map(|export| export.end).for_each(|end| end(self.has_served));
-    }
-
-    /// Volumes end in order that keep something for themselves. With the target they go, and their ports.
-    fn wind_up(&mut self, target: Option<Box<dyn Part>>) {
-        let target = target.map(|target| -> Box<dyn Any> { target });
-        let Some(mut target) = target.and_then(|target| target.downcast::<Target>().ok()) else {
-            return;
-        };
-        let shard = &mut *self.shard.borrow_mut();
-        let end = shard.now() + WIND_UP_TIME;
-        while !target.wind_up(shard.now()) {
-            if shard.now() >= end || shard.turn(Some(WIND_UP_LOOK)).is_err() {
-                tracing::warn!(
-                    "volumes that keep something for themselves have not ended in order: mirrors resync when they are opened"
-                );
-                return;
-            }
-        }
-    }
-
-    /// Whoever lets go of a disk waits for its last I/O, and the first that hangs keeps the thread: so those that do
-    /// not answer soon are told of together, as long as what is returned lives.
-    fn await_disks(&mut self) -> Vec<LettingGo> {
-        let named = |shown: &mut Shown| Some((shown.name.clone(), shown.awaited.take()?));
-        let awaited: Vec<_> = self.exports.iter_mut().filter_map(named).collect();
-        if awaited.is_empty() {
-            return Vec::new();
-        }
-        let silent = |shard: &Shard| -> Vec<PathBuf> {
-            let exports = shard.get(self.target).exports();
-            let of = |(name, awaited): &(String, Awaited)| {
-                let export = exports.iter().find(|export| export.name == *name);
-                awaited(export.is_some_and(|export| export.outstanding > 0))
-            };
-            awaited.iter().flat_map(of).collect()
-        };
-        let shard = &mut *self.shard.borrow_mut();
-        let end = shard.now() + ANSWER_PATIENCE;
-        loop {
-            let paths = silent(shard);
-            // What has not served has no turns to take.
-            let goes_on = self.has_served && !paths.is_empty() && shard.now() < end;
-            if !goes_on || shard.turn(Some(STOP_LOOK)).is_err() {
-                return paths.iter().map(|path| LettingGo::of(path)).collect();
-            }
         }
     }
 

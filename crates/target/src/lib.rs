@@ -34,6 +34,7 @@ mod checked;
 mod config;
 mod cookie;
 mod depth;
+mod ending;
 mod fair;
 mod greet;
 mod guests;

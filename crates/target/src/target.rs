@@ -9,7 +9,7 @@ use thinwire_exports::{ExportConfig, Exports, ExportsConfig};
 use thinwire_proto::{DropReason, Sealed, SipRng, StageObserver, Time, Unsealed};
 use thinwire_seal::Random;
 use thinwire_volume::Letter;
-use thinwire_wire::{Header, Kind, Message, SUITE_CRC32C, Status};
+use thinwire_wire::{Header, Kind, Message, SUITE_CRC32C};
 use zeroize::Zeroizing;
 
 use crate::attach::Sessions;
@@ -59,7 +59,7 @@ pub struct Target {
     /// Of those who send much while others do, too.
     pub(crate) first_to_send: usize,
     housekeeping_at: Time,
-    stopping: bool,
+    pub(crate) stopping: bool,
 }
 
 impl Target {
@@ -548,36 +548,6 @@ impl Target {
     /// The least of [`Session::network_time`](thinwire_proto::Session::network_time).
     pub(crate) fn network_time(&self) -> Option<Duration> {
         self.peers.iter().flatten().filter_map(|peer| peer.session.network_time()).min()
-    }
-
-    /// Begins an orderly end: every session is told, nothing new is accepted. The driver keeps
-    /// turning until [`Target::is_idle`], for a bounded time.
-    pub fn shut_down(&mut self) {
-        self.stopping = true;
-        for peer in self.peers.iter_mut().flatten() {
-            peer.say_bye(Status::ShuttingDown);
-        }
-        self.house.guests.iter_mut().for_each(|guest| guest.shut_down());
-    }
-
-    /// Has exports end in order that keep something for themselves, once this is no part of a node any more: nobody is served then.
-    /// To be called until it says that all have.
-    pub fn wind_up(&mut self, now: Time) -> bool {
-        self.house.exports.wind_up(now)
-    }
-
-    /// Nothing is on its way to a store, and everything there was to say to those who can be reached
-    /// has been sent. Whether it arrived is not waited for: an initiator that misses the goodbye
-    /// finds out by itself.
-    pub fn is_idle(&self) -> bool {
-        !self.house.exports.is_at_work()
-            && !self.house.fair.is_waited_in()
-            && !self.house.exports.has_letters()
-            && self.house.guests.iter().all(|guest| guest.is_idle())
-            && self.peers.iter().flatten().all(|p| {
-                let unreachable = !p.session.is_connected();
-                p.session.queued() == 0 || unreachable
-            })
     }
 
     /// Something is to be done outside: [`Target::next_forward`], [`Target::next_door_letter`],
