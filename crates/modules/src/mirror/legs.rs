@@ -40,6 +40,8 @@ pub(super) struct Leg {
     pub label_since: Option<Time>,
     /// What it counted when its events were last taken.
     pub events: u64,
+    /// When it has completed something last, by the time that counts for legs that are to answer.
+    pub answered: Time,
     pub outstanding: u32,
     delay_ns: u64,
     read_errors: u32,
@@ -63,6 +65,7 @@ impl Leg {
             is_marked,
             label_since,
             events,
+            answered: Time::ZERO,
             outstanding,
             delay_ns,
             read_errors,

@@ -74,6 +74,9 @@ pub const LEG_LABEL_TOKEN: Token = Token::MAX;
 
 /// The name under which its own errors appear.
 const NAME: &str = "mirror";
+/// A leg that answers other things, as over a link that is slow for what it is given, has so many times its
+/// [`leg_timeout`](MirrorConfig::leg_timeout) for each.
+pub const LATE_TIMES: u32 = 4;
 /// So much of what passes between two turns counts for a leg that does not answer.
 const TURN_MAX: Duration = Duration::from_secs(1);
 /// A poll that is never done would starve others: what is left comes with the next.
@@ -98,17 +101,17 @@ pub struct MirrorConfig {
     pub read_only: bool,
     /// Now, in seconds since 1970, for people to read; 0 if there is no clock.
     pub opened_at: u64,
-    /// A leg that has not answered for so long, of which a turn counts for a second at most, is dropped, while another is
-    /// in sync. 5 seconds by custom.
+    /// A leg that has answered nothing for so long, of which a turn counts for a second at most, is dropped, while another is
+    /// in sync; so is one that has not answered something for [`LATE_TIMES`] as long. 5 seconds by custom.
     pub leg_timeout: Duration,
     /// Brings legs back while it is in use. Without one they come with the next opening, or by [`Mirror::return_leg`].
     pub keeper: Option<Box<dyn LegKeeper>>,
 }
 
 /// A fault planted in it, which its tests must find. No flag sets one.
-#[cfg_attr(not(test), allow(dead_code, reason = "tests plant them"))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum MirrorCanary {
+pub enum MirrorCanary {
+    /// None: as it is.
     #[default]
     None,
     /// A write is completed when the first leg has it.
@@ -268,6 +271,11 @@ pub struct Mirror {
 }
 
 impl Mirror {
+    /// Plants a fault, which tests must find.
+    pub fn set_canary(&mut self, canary: MirrorCanary) {
+        self.canary = canary;
+    }
+
     /// Hands an I/O to a leg, for a job. Its range is of that leg.
     #[inline]
     fn send(&mut self, leg: usize, job: u32, mut io: Io) {
@@ -305,6 +313,7 @@ impl Mirror {
     fn on_completion(&mut self, leg: usize, mut completion: Completion) {
         let Some(at) = &mut self.legs[leg] else { return };
         let result = completion.result;
+        at.answered = self.counted;
         if completion.token == LEG_LABEL_TOKEN {
             // Of a leg that was dropped its label is to stay as it is.
             if at.label_since.is_some()

@@ -67,6 +67,11 @@ fn state_of(leg: usize, at: &MirrorLeg) -> Result<MirrorState, MirrorError> {
         format!("has no room for {} bytes of data", label.whole_bytes)
     } else if state.region_shift < region_shift(label.whole_bytes) {
         "has regions that are too small for its bitmaps".into()
+    } else if state.block_shift != 0 && block_bytes > 1 << state.block_shift {
+        format!(
+            "has blocks of {block_bytes} bytes, and the mirror was made with blocks of {}: use another volume",
+            1 << state.block_shift
+        )
     } else if block_bytes as usize > BLOCK_BYTES || (io_bytes_max as usize) < BLOCK_BYTES {
         format!("does not take {BLOCK_BYTES} bytes in one I/O")
     } else {
@@ -156,7 +161,13 @@ impl Mirror {
                 "has legs of different wholes, or that were told of different sizes",
             ));
         }
-        let block = u64::from(geometry.block_bytes);
+        // The same whichever legs are there: one that is not may have larger blocks than those that are.
+        let told = if state.block_shift == 0 { 0 } else { 1 << state.block_shift };
+        let block_bytes = geometry.block_bytes.max(told);
+        let preferred_bytes = geometry.preferred_bytes.max(block_bytes);
+        let io_bytes_max = geometry.io_bytes_max / block_bytes * block_bytes;
+        let geometry = Geometry { block_bytes, preferred_bytes, io_bytes_max, ..geometry };
+        let block = u64::from(block_bytes);
         let mut features = geometry.features;
         features.discard &= features.write_zeroes;
         features.read_only |= config.read_only;

@@ -1,9 +1,11 @@
 //! What becomes of a leg that fails, loses what it had, or does not answer; and the end of the whole.
 
+use std::time::Duration;
+
 use thinwire_buffer::{SegList, Time};
 use thinwire_volume::{Completion, ErrorKind, IoError, Slab, VolumeEvent};
 
-use super::{LegState, Mirror, NAME, TURN_MAX, Task, bits};
+use super::{LATE_TIMES, LEGS_MAX, LegState, Mirror, NAME, TURN_MAX, Task, bits};
 
 impl Mirror {
     /// A leg may have lost what it had not flushed. If another has it, this one is resynced, and nobody need know.
@@ -156,7 +158,7 @@ impl Mirror {
     /// Begins to time what was submitted since the last turn, and sees whether a leg has not answered for long: it is dropped
     /// if the next poll does not have its answer, either. When the next may have.
     pub(super) fn time_answers(&mut self) -> Time {
-        let (now, mut first) = (self.counted, Time::NEVER);
+        let (now, mut first, patience) = (self.counted, Time::NEVER, self.patience());
         let labels = self.legs.iter_mut().enumerate();
         let labels = labels.filter_map(|(leg, at)| Some((leg, at.as_mut()?.label_since.as_mut()?)));
         let subs = self.subs.iter_mut().filter(|(_, sub)| !sub.is_orphan);
@@ -165,7 +167,7 @@ impl Mirror {
             *since = now.min(*since);
             // The last leg in sync may take as long as it likes.
             if self.in_sync & !(1 << leg) != 0 {
-                first = first.min(*since + self.config.leg_timeout);
+                first = first.min(patience.ends(leg, *since));
             }
         }
         self.is_late = first <= now;
@@ -177,14 +179,36 @@ impl Mirror {
 
     /// Drops legs that have not answered for long, nor now that they were polled.
     pub(super) fn drop_late(&mut self) {
-        let (timeout, now) = (self.config.leg_timeout, self.counted);
-        let is_late = |since: Time| since + timeout <= now;
+        let (patience, now) = (self.patience(), self.counted);
         let labels = self.legs.iter().enumerate();
         let labels = labels.filter_map(|(leg, at)| Some((leg, at.as_ref()?.label_since?)));
         let subs = self.subs.iter_mut().filter(|(_, sub)| !sub.is_orphan);
         let subs = subs.map(|(_, sub)| (usize::from(sub.leg), sub.since));
-        let late = labels.chain(subs).filter(|(_, since)| is_late(*since));
+        let late = labels.chain(subs).filter(|(leg, since)| patience.ends(*leg, *since) <= now);
         let late = late.fold(0_u8, |late, (leg, _)| late | 1 << leg);
         bits(late).for_each(|leg| self.drop_if_spare(leg, false));
+    }
+
+    fn patience(&self) -> Patience {
+        let mut answered = [Time::ZERO; LEGS_MAX];
+        for (answered, leg) in answered.iter_mut().zip(&self.legs) {
+            *answered = leg.as_ref().map_or(Time::ZERO, |leg| leg.answered);
+        }
+        Patience { timeout: self.config.leg_timeout, answered }
+    }
+}
+
+/// How long is waited for legs.
+struct Patience {
+    timeout: Duration,
+    /// When each has completed something last.
+    answered: [Time; LEGS_MAX],
+}
+
+impl Patience {
+    /// Until when a leg has to answer what was submitted at that time.
+    fn ends(&self, leg: usize, since: Time) -> Time {
+        let answered = since.max(self.answered[leg]) + self.timeout;
+        answered.min(since + self.timeout * LATE_TIMES)
     }
 }

@@ -15,6 +15,8 @@ pub const NO_GENERATION: Generation = [0; 16];
 /// to be old.
 pub(super) const HISTORY_MAX: usize = 32;
 const VERSION: u8 = 1;
+/// Blocks of legs, as powers of two: those of bitmaps are the largest.
+const BLOCK_SHIFTS: std::ops::RangeInclusive<u8> = 9..=12;
 const HISTORY_AT: usize = 64;
 const HEAD_BYTES: usize = HISTORY_AT + HISTORY_MAX * 16;
 const ROW_BYTES: usize = 40;
@@ -113,16 +115,20 @@ pub struct MirrorState {
     pub history: Vec<Generation>,
     /// Regions have 2 to the power of this bytes.
     pub region_shift: u8,
+    /// Its blocks have two to the power of so many bytes, whichever legs are there; 0 where that is not told: as the legs have it
+    /// that are.
+    pub block_shift: u8,
     /// Of each leg, 2 to 8 of them.
     pub legs: Vec<LegState>,
 }
 
 impl MirrorState {
     /// What the labels of the legs of a new mirror say, in their order: the first one is in sync, whatever it holds, and all of the others
-    /// is copied from it. `legs` is 2 to 8, `data_bytes` the size of the whole, `drawn_at` now in seconds since 1970, or 0.
+    /// is copied from it. `legs` is 2 to 8, `data_bytes` the size of the whole, `block_bytes` the largest block of a leg, `drawn_at` now in
+    /// seconds since 1970, or 0.
     pub fn of_new(
         legs: usize,
-        data_bytes: u64,
+        (data_bytes, block_bytes): (u64, u32),
         drawn_at: u64,
         generations: &mut dyn DrawGeneration,
     ) -> Vec<Self> {
@@ -137,6 +143,7 @@ impl MirrorState {
             drawn_at,
             history: Vec::new(),
             region_shift: region_shift(data_bytes),
+            block_shift: block_bytes.ilog2() as u8,
             legs: rows.clone(),
         };
         (0..legs).map(state).collect()
@@ -173,7 +180,7 @@ impl MirrorState {
 
     /// It as bytes for a label.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION, self.legs.len() as u8, self.region_shift];
+        let mut out = vec![VERSION, self.legs.len() as u8, self.region_shift, self.block_shift];
         out.resize(8, 0);
         out.extend(self.generation);
         out.extend(self.next);
@@ -209,6 +216,9 @@ impl MirrorState {
         if !(REGION_SHIFT_MIN..=REGION_SHIFT_MAX).contains(&head[2]) {
             return fault("has regions of a size that there is not");
         }
+        if head[3] != 0 && !BLOCK_SHIFTS.contains(&head[3]) {
+            return fault("has blocks of a size that there is not");
+        }
         let id = |from: &[u8]| -> Generation { from.try_into().expect("16 bytes") };
         let history: Vec<_> = head[HISTORY_AT..].chunks(16).map(id).collect();
         let leg =
@@ -222,6 +232,7 @@ impl MirrorState {
             drawn_at: u64::from_le_bytes(head[56..HISTORY_AT].try_into().expect("8 bytes")),
             history: history.into_iter().take_while(|id| *id != NO_GENERATION).collect(),
             region_shift: head[2],
+            block_shift: head[3],
             legs,
         };
         match state.encode() == bytes {
@@ -260,7 +271,17 @@ mod tests {
         let history = vec![[2; 16], [3; 16]];
         let (generation, next, incarnation) = ([1; 16], [4; 16], [5; 16]);
         let drawn_at = 0x0706;
-        MirrorState { generation, next, incarnation, drawn_at, history, region_shift: 21, legs }
+        let (region_shift, block_shift) = (21, 9);
+        MirrorState {
+            generation,
+            next,
+            incarnation,
+            drawn_at,
+            history,
+            region_shift,
+            block_shift,
+            legs,
+        }
     }
 
     #[test]
@@ -284,7 +305,7 @@ mod tests {
     fn the_bytes_are_those_of_the_document() {
         let bytes = sample().encode();
         assert_eq!(bytes.len(), 576 + 4 * 40);
-        assert_eq!(bytes[..8], [1, 4, 21, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[..8], [1, 4, 21, 9, 0, 0, 0, 0]);
         assert_eq!((&bytes[8..24], &bytes[24..40]), (&[1; 16][..], &[4; 16][..]));
         assert_eq!((&bytes[40..56], &bytes[56..64]), (&[5; 16][..], &[6, 7, 0, 0, 0, 0, 0, 0][..]));
         assert_eq!((&bytes[64..80], &bytes[80..96]), (&[2; 16][..], &[3; 16][..]));
@@ -303,7 +324,7 @@ mod tests {
     fn what_cannot_be_is_refused() {
         let good = sample().encode();
         for at in 0..good.len() {
-            for value in [0, 1, 5, 19, 45, 0x80, 0xff] {
+            for value in [0, 1, 5, 12, 19, 45, 0x80, 0xff] {
                 let mut bytes = good.clone();
                 bytes[at] = value;
                 match MirrorState::decode(&bytes) {
@@ -313,7 +334,9 @@ mod tests {
             }
             assert!(MirrorState::decode(&good[..at]).is_err());
         }
-        for (at, value) in [(0, 2), (1, 3), (1, 9), (2, 19), (3, 1), (115, 1), (576, 0), (577, 1)] {
+        for (at, value) in
+            [(0, 2), (1, 3), (1, 9), (2, 19), (3, 8), (3, 13), (4, 1), (115, 1), (576, 0), (577, 1)]
+        {
             let mut bytes = good.clone();
             bytes[at] = value;
             assert!(MirrorState::decode(&bytes).is_err(), "{value} at {at}");

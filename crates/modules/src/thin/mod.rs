@@ -131,9 +131,9 @@ pub struct PoolPart {
 }
 
 /// A fault planted in it, which its tests must find. No flag sets one.
-#[cfg_attr(not(test), allow(dead_code, reason = "tests plant them"))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum PoolCanary {
+pub enum PoolCanary {
+    /// None: as it is.
     #[default]
     None,
     /// A FUA write ends when the data is durable.
@@ -221,6 +221,11 @@ struct Core {
 pub struct ThinPool(Rc<RefCell<Core>>);
 
 impl ThinPool {
+    /// Plants a fault, which tests must find.
+    pub fn set_canary(&self, canary: PoolCanary) {
+        self.0.borrow_mut().canary = canary;
+    }
+
     /// All volumes are known: [`ThinPool::open_volume`] and operations work.
     pub fn is_ready(&self) -> bool {
         self.0.borrow().phase == Phase::Serving

@@ -16,6 +16,7 @@ fn state(generation: u8, history: &[u8], legs: &[LegState]) -> Option<MirrorStat
         drawn_at: 0,
         history: history.iter().map(|&number| id(number)).collect(),
         region_shift: 20,
+        block_shift: 12,
         legs: legs.into(),
     })
 }

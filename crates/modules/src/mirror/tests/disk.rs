@@ -105,6 +105,8 @@ struct Inner {
     claims_status: bool,
     knows_status: bool,
     is_read_only: bool,
+    /// The blocks that it says it has.
+    block_bytes: u32,
     /// What it is given it does not do before it is given up, or hangs no more.
     hangs: bool,
     losses: u64,
@@ -134,10 +136,21 @@ impl Disk {
             claims_status: false,
             knows_status: false,
             is_read_only: false,
+            block_bytes: BLOCK as u32,
             hangs: false,
             losses: 0,
             news: Vec::new(),
         })))
+    }
+
+    /// It says that it has such blocks.
+    pub fn set_block(&self, bytes: u32) {
+        self.0.borrow_mut().block_bytes = bytes;
+    }
+
+    /// It holds that, durably.
+    pub fn set_content(&self, content: Content) {
+        self.0.borrow_mut().durable = content;
     }
 
     pub fn be_prompt(&self, is_prompt: bool) {
@@ -353,7 +366,7 @@ impl Volume for Disk {
         let features = Features { read_only, discard: true, write_zeroes: true, block_status };
         Geometry {
             bytes: self.0.borrow().bytes,
-            block_bytes: BLOCK as u32,
+            block_bytes: self.0.borrow().block_bytes,
             preferred_bytes: BLOCK as u32,
             io_bytes_max: 1 << 20,
             features,

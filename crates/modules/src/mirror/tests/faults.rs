@@ -96,6 +96,37 @@ fn no_leg_is_late_when_nobody_has_looked() {
     assert_eq!(world.errors, 0);
 }
 
+/// A leg that answers other things is slow for what it is given, and not gone: it has longer for each, and not for ever.
+#[test]
+fn a_leg_that_answers_has_longer() {
+    let contents = (0..2).map(|leg| formatted(leg, &state(9, &[InSync; 2]), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    world.write(0, 1, 1, false);
+    world.write(SMALL, 1, 1, false);
+    world.wait();
+    // One write is the first in the queue of leg 1, and is never done; others behind it are.
+    world.write(0, 1, 2, false);
+    let mut seconds = 0;
+    while standing(&world) == [InSync; 2] {
+        world.write(SMALL, 1, 3, false);
+        world.turn();
+        while world.disks[0].is_busy() {
+            world.disks[0].execute(0);
+            world.turn();
+        }
+        while world.disks[1].queued() > 1 {
+            world.disks[1].execute(1);
+            world.turn();
+        }
+        world.now = world.now + Duration::from_secs(1);
+        world.turn();
+        seconds += 1;
+        assert!(seconds < 60, "it is never dropped");
+    }
+    assert!((19..=22).contains(&seconds), "four times 5 s, and a turn each way: {seconds}");
+}
+
 /// Whoever is asked when to come again is not kept busy by the last leg that hangs.
 #[test]
 fn the_last_leg_may_take_its_time() {

@@ -330,7 +330,7 @@ fn a_loss_is_told_if_no_other_leg_has_it() {
 /// A new leg is copied whole, and one more write later is still in sync.
 #[test]
 fn a_new_mirror_is_copied_from_its_first_leg() {
-    let new = MirrorState::of_new(3, world::DATA_BYTES, 0, &mut *config(false).generations);
+    let new = MirrorState::of_new(3, (world::DATA_BYTES, 4096), 0, &mut *config(false).generations);
     assert_eq!(new[1].region_shift, 20);
     let contents: Vec<_> = (0..3)
         .map(|leg| {

@@ -233,3 +233,33 @@ fn one_that_was_served_apart_is_copied_from_the_one_that_is_taken() {
         assert!(counts[0] > 0 && counts[1] > 20, "{counts:?}");
     }
 }
+
+/// How large its blocks are is a promise to whoever uses it: it does not depend on the legs that are there.
+#[test]
+fn blocks_are_what_the_mirror_was_made_with() {
+    let disks: Vec<_> = (0..2)
+        .map(|leg| {
+            let content = formatted(leg, &state(9, &[InSync; 2]), [0, 0]);
+            Disk::new(DISK_BYTES, content)
+        })
+        .collect();
+    let open = |small: &[usize], present: &[usize], degraded| {
+        (0..2).for_each(|leg| disks[leg].set_block(if small.contains(&leg) { 512 } else { 4096 }));
+        let legs = (0..2).map(|at| present.contains(&at).then(|| leg(&disks[at]))?);
+        Mirror::open(legs.collect(), config(degraded))
+    };
+    for (small, present) in [(&[0, 1][..], &[0, 1][..]), (&[0], &[0]), (&[0], &[0, 1]), (&[], &[0])]
+    {
+        let mirror = open(small, present, true).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(mirror.geometry().block_bytes, 4096, "{small:?} {present:?}");
+    }
+    // One that was made with small ones has them, and takes no leg with others.
+    for (at, disk) in disks.iter().enumerate() {
+        let made = MirrorState { block_shift: 9, ..state(9, &[InSync; 2]) };
+        disk.set_content(formatted(at, &made, [0, 0]));
+    }
+    let mirror = open(&[0, 1], &[0, 1], false).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(mirror.geometry().block_bytes, 512);
+    let Err(error) = open(&[0], &[0, 1], false) else { panic!("leg 1 has larger blocks") };
+    assert!(error.to_string().contains("made with blocks of 512"), "{error}");
+}

@@ -63,6 +63,7 @@ pub fn state(generation: u8, legs: &[LegState]) -> MirrorState {
         drawn_at: 0,
         history,
         region_shift: 20,
+        block_shift: 12,
         legs: legs.into(),
     }
 }

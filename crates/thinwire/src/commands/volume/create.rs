@@ -182,7 +182,9 @@ fn label_all(
         made.iter_mut().zip(states).for_each(|(label, state)| label.state = state);
     }
     if module.is_mirror() {
-        let states = MirrorState::of_new(made.len(), bytes, seconds_now(), &mut Entropy);
+        let blocks = parts.iter_mut().map(|part| part.volume().geometry().block_bytes);
+        let size = (bytes, blocks.max().unwrap_or(4096));
+        let states = MirrorState::of_new(made.len(), size, seconds_now(), &mut Entropy);
         made.iter_mut().zip(states).for_each(|(label, state)| label.state = state.encode());
     }
     let mut occupied = Vec::new();
