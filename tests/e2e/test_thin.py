@@ -50,6 +50,12 @@ class Pool:
             return file.read()
 
 
+def lacks(before, after):
+    """Blocks that `before` holds something in and `after` something else."""
+    blank = bytes(512)
+    return [at for at in range(0, len(before), 512) if before[at:at + 512] not in (blank, after[at:at + 512])]
+
+
 @test(seconds=120)
 def snapshots_clones_and_what_comes_back(lab):
     """A snapshot stays what it was while the volume is written, a clone goes its own way, a volume goes back; and all room comes back
@@ -239,8 +245,7 @@ def snapshots_of_what_is_in_use(lab):
     before = pool.read("at0", lab.path("at.raw"))
     for nth in 1, 2, 4, 7:
         after = pool.read(f"at{nth}", lab.path("at.raw"))
-        blank = bytes(512)
-        lost = [at for at in range(0, len(before), 512) if before[at:at + 512] not in (blank, after[at:at + 512])]
+        lost = lacks(before, after)
         check(lost == [], f"at{nth} lacks {len(lost)} blocks that one before it has: {lost[:4]}")
         check(before != after, "something was written between")
         before = after
@@ -265,3 +270,69 @@ def a_pool_over_a_mirror(lab):
     standing_clean(lab, legs)
     thinwire(lab, "volume", "delete", f"{path}#pool@one", *run_dir)
     standing_clean(lab, legs)
+
+
+@test(seconds=150)
+def a_target_with_two_volumes_of_a_pool(lab):
+    """Two volumes of a pool and a snapshot, exported by one target over two shards: both are written at once, with what is written verified, while
+    the target is killed twice; it ends in order, and what a mirror below the pool had is on both legs."""
+    legs, metadata = [image(lab, f"{name}.img", DATA_MIB) for name in "ab"], image(lab, "metadata.img", METADATA_MIB)
+    path, run_dir = lab.path("pool.toml"), ("--run-dir", lab.path("run"))
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f'[[volume]]\nname = "both"\nkind = "mirror"\nchildren = ["{legs[0]}", "{legs[1]}"]\n'
+                   f'[[volume]]\nname = "pool"\nkind = "thin"\nchildren = ["both", "{metadata}"]\n')
+    pool = f"{path}#pool"
+    do = lambda *words: thinwire(lab, "volume", *words, *run_dir, timeout=60)
+    do("create", pool)
+    for name in "one", "two":
+        do("create", f"{pool}@{name}", "--size", "32M")
+    thinwire(lab, "bench", f"{pool}@one", "--rw", "randwrite", "--bs", "64k", "--runtime", "0.3", *run_dir)
+    do("snapshot", f"{pool}@one", "before")
+    exports = [f"one={pool}@one", "other=memory:1M", f"two={pool}@two", f"before={pool}@before,ro"]
+    target = Target(lab, *exports, over="raw", extra=("--shards", "2", *run_dir))
+    disks = [Attachment(lab, uri(lab, name, over="raw"), name=name, timeout=40, run="other") for name in ("one", "two")]
+    seen = Attachment(lab, uri(lab, "before", over="raw"), name="before", timeout=40, run="other", extra=("--read-only",))
+    fios = [load.Fio(lab, disk.nbd, mib=24, seconds=10, seed=seed) for seed, disk in enumerate(disks)]
+    for nth in range(2):
+        time.sleep(2)
+        for fio in fios:
+            fio.still_running(f"kill {nth + 1}")
+        target.kill()
+        time.sleep(0.5)
+        target.start(timeout=30)
+    for fio in fios:
+        fio.finish(90)
+    shown = json.loads(thinwire(lab, "status", "--json", *run_dir, side="target").stdout)["targets"][0]
+    shards = {export["name"]: export["shard"] for export in shown["exports"]}
+    check(shards["one"] == shards["two"] == shards["before"] != shards["other"], f"a pool is one shard's: {shards}")
+    for disk in disks + [seen]:
+        disk.detach(timeout=40)
+    target.stop()
+    standing_clean(lab, legs)
+    shown = json.loads(do("show", pool, "--json").stdout)
+    check([volume["name"] for volume in shown["volumes"]] == ["one", "two", "before"], shown)
+    check(all(volume["mapped_bytes"] > 12 << 20 for volume in shown["volumes"][:2]), shown)
+
+
+@test(seconds=60)
+def from_one_volume_of_a_pool_to_another(lab):
+    """A copy between two volumes of a pool, with the pool open once; a snapshot as its source, which is compared; and what is refused."""
+    pool = Pool(lab, size="24M")
+    thinwire(lab, "bench", f"{pool.name}@home", "--rw", "randwrite", "--bs", "64k", "--runtime", "0.3", *pool.run_dir)
+    pool.do("snapshot", f"{pool.name}@home", "one")
+    pool.do("create", f"{pool.name}@other", "--size", "24M")
+    for source in "home", "one":
+        thinwire(lab, "copy", f"{pool.name}@{source}", f"{pool.name}@other", "--verify", *pool.run_dir, timeout=60)
+        check(pool.read("other", lab.path("other.raw")) == pool.read("home", lab.path("home.raw")), "both are the same")
+    refused(lab, "copy", f"{pool.name}@home", f"{pool.name}@home", *pool.run_dir, says=["are the same volume"])
+    refused(lab, "copy", f"{pool.name}@home", f"{pool.name}@one", *pool.run_dir, says=["read-only"])
+    refused(lab, "copy", f"{pool.name}@home", f"{pool.name}@none", *pool.run_dir, says=["no volume `none`", "other"])
+    refused(lab, "copy", f"{pool.name}@home", pool.images[0], *pool.run_dir, says=["are the same file"])
+    serve = ("target", "--name", "n", "--link", "eth1", "--state-dir", lab.path("state"), *pool.run_dir)
+    exports = lambda *exports: [word for export in exports for word in ("--export", export)]
+    for two, says in ((f"b={pool.name}@home", ["exports `a` and `b`", "are the same volume"]), (f"b={pool.name}@home,ro", ["are the same volume"]),
+                      (f"b={pool.images[0]},ro", ["are the same file"]), (f"b={pool.name}@none", ["export b", "no volume `none`"])):
+        refused(lab, *serve, *exports(f"a={pool.name}@home", two), side="target", says=says)
+    check(pool.volumes() == ["home", "one", "other"], "nothing has changed")
+    # Whoever was refused holds nothing.
+    thinwire(lab, "bench", f"{pool.name}@home", "--rw", "randwrite", "--bs", "4k", "--runtime", "0.1", *pool.run_dir)

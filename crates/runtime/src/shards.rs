@@ -141,7 +141,7 @@ pub trait Provider: Sync {
 
     /// Opens the exports of the shard of this index, by their numbers in the list given to [`serve`], in
     /// that order; all or none. One that is spread is asked of every shard: each has a volume of its own on the
-    /// same content, and that of number `n % shards` the one that syncs and keeps the writer record. What they stand on may be parts of the shard, which has no target yet; its
+    /// same content, and that of its place ([`Service::places`]) the one that syncs and keeps the writer record. What they stand on may be parts of the shard, which has no target yet; its
     /// links are open, in order.
     fn exports(
         &self,
@@ -177,7 +177,7 @@ pub struct Service<'a> {
     pub config: TargetConfig,
     /// Threads, this one included. Those that would have no export are left out.
     pub shards: u8,
-    /// The exports, by number: the one with number `n` is on shard `n % shards`, or owned by that.
+    /// The exports, by number; [`Service::places`] says where each is.
     pub exports: &'a [Offered],
     /// Memory that each shard's pool keeps for reuse, in bytes.
     pub pool_free_bytes_max: usize,
@@ -198,16 +198,30 @@ pub struct Offered {
     pub name: String,
     /// All shards serve it together, if there are several; else one does.
     pub spread: bool,
+    /// The number of an earlier one with which it shares something: so it is on the shard of that.
+    pub beside: Option<usize>,
 }
 
 impl Service<'_> {
     /// How many shards there will be: an export lives on one, unless it is spread over all.
     pub fn shard_count(&self) -> u8 {
         let shards = self.shards.max(1);
+        let alone = self.exports.iter().filter(|export| export.beside.is_none()).count();
         match self.exports.iter().any(|export| export.spread) {
             true => shards,
-            false => shards.min(self.exports.len().clamp(1, 255) as u8),
+            false => shards.min(alone.clamp(1, 255) as u8),
         }
+    }
+
+    /// The shard of each export, or its owner: by turns, but that what shares something is together.
+    pub fn places(&self) -> Vec<u8> {
+        let mut turns = (0..self.shard_count()).cycle();
+        let mut places: Vec<u8> = Vec::new();
+        for export in self.exports {
+            let next = || turns.next().expect("there is a shard");
+            places.push(export.beside.map_or_else(next, |earlier| places[earlier]));
+        }
+        places
     }
 }
 
@@ -293,9 +307,8 @@ pub fn serve<O: Provider>(
     ready: &mut dyn FnMut() -> Result<(), O::Error>,
 ) -> Result<(), O::Error> {
     let count = service.shard_count();
-    let shard_of = |number: usize| (number % usize::from(count)) as u8;
     let named = service.exports.iter().map(|export| export.name.clone());
-    let all: Vec<(String, u8)> = named.enumerate().map(|(n, name)| (name, shard_of(n))).collect();
+    let all: Vec<(String, u8)> = named.zip(service.places()).collect();
     let end = new_bell().map_err(|e| provider.failed(e))?;
     let mut mail = Mail::between(count).map_err(|e| provider.failed(e))?.into_iter();
     let own_mail = mail.next().expect("at least one shard");
@@ -484,5 +497,43 @@ impl<O: Provider> Commons<'_, O> {
         self.provider.ended(index, shard);
         shard.let_go();
         ran.map_err(|e| self.provider.failed(e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(shards: u8, exports: &[(bool, Option<usize>)]) -> Vec<u8> {
+        let offered = |(nth, &(spread, beside)): (usize, &(bool, Option<usize>))| Offered {
+            name: format!("e{nth}"),
+            spread,
+            beside,
+        };
+        let exports: Vec<_> = exports.iter().enumerate().map(offered).collect();
+        let service = Service {
+            config: TargetConfig::default(),
+            shards,
+            exports: &exports,
+            pool_free_bytes_max: 0,
+            spin: Spin::On,
+            hurry: None,
+            may_grow: false,
+            inquiry: None,
+        };
+        service.places()
+    }
+
+    #[test]
+    fn exports_take_turns_and_those_that_share_something_are_together() {
+        let alone = (false, None);
+        assert_eq!(places(2, &[alone; 5]), [0, 1, 0, 1, 0]);
+        assert_eq!(places(8, &[alone; 3]), [0, 1, 2]);
+        assert_eq!(places(0, &[]), []);
+        let beside = |earlier| (false, Some(earlier));
+        assert_eq!(places(2, &[alone, beside(0), alone, beside(2), beside(1)]), [0, 0, 1, 1, 0]);
+        // No shard is made that would have none.
+        assert_eq!(places(4, &[alone, beside(0), beside(0)]), [0; 3]);
+        assert_eq!(places(3, &[(true, None), alone, beside(1), alone]), [0, 1, 1, 2]);
     }
 }

@@ -144,7 +144,7 @@ fn start(links: &[&str], shards: u8, bad: Option<Bad>) -> Served {
     let links = links.iter().map(ToString::to_string).collect();
     let file = File::open("/proc/self/exe").unwrap();
     let opener = Memory { links, bad, file, ended: tell_end, let_go: tell_let_go };
-    let exports = EXPORTS.map(|name| Offered { name: name.into(), spread: false });
+    let exports = EXPORTS.map(|name| Offered { name: name.into(), spread: false, beside: None });
     Served { running: Running::start(shards, exports, opener), ended, let_go }
 }
 

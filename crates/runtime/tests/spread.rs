@@ -92,7 +92,7 @@ fn start_at(address: SocketAddr, paths: &[PathBuf; 2], dir: &Dir) -> Served {
     let disk = |path: &PathBuf| SpreadDisk::open(path, &dir.options(), &mut |_| {}).unwrap();
     let disks = [disk(&paths[0]), disk(&paths[1])];
     let opener = Files { link: format!("udp:{address}"), disks, ended: tell_end };
-    let exports = [0, 1].map(|n| Offered { name: format!("disk{n}"), spread: true });
+    let exports = [0, 1].map(|n| Offered { name: format!("disk{n}"), spread: true, beside: None });
     let running = Running::start(SHARDS, exports, opener);
     running.wait_ready();
     Served { target: TargetName::Address(Addr::Udp(address)), running, ended }

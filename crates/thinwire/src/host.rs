@@ -15,6 +15,7 @@ use thinwire_runtime::steering::Lanes;
 use crate::error::{Failure, Outcome};
 use crate::links::{open_foreign_link, open_initiator_links};
 use crate::open::{VolumeOptions, Wait};
+use crate::opened::Pools;
 
 /// Memory that a host's pool keeps for reuse, in bytes: retained sets, what is outstanding, and
 /// received frames.
@@ -27,6 +28,7 @@ const WATCHED: u64 = 0;
 pub struct Host {
     shard: SharedShard,
     links: Rc<RefCell<HostLinks>>,
+    pools: Rc<Pools>,
 }
 
 struct HostLinks {
@@ -45,7 +47,8 @@ impl Host {
 
     /// A shard that has links already; those in `open`, with their numbers, let frames of `lanes` in.
     pub fn on(shard: SharedShard, lanes: Lanes, open: Vec<(LinkSpec, usize)>) -> Self {
-        Host { shard, links: Rc::new(RefCell::new(HostLinks { lanes, open })) }
+        let links = Rc::new(RefCell::new(HostLinks { lanes, open }));
+        Host { shard, links, pools: Rc::default() }
     }
 
     /// The shard, to look at.
@@ -56,6 +59,11 @@ impl Host {
     /// The shard, to work with between two turns.
     pub fn shard_mut(&self) -> RefMut<'_, Shard> {
         self.shard.borrow_mut()
+    }
+
+    /// Pools of volumes that are open here.
+    pub fn pools(&self) -> &Pools {
+        &self.pools
     }
 
     /// Where buffers come from.

@@ -52,7 +52,7 @@ struct Granted {
     /// A sync has failed, of this volume or of what shares its device.
     has_lost: bool,
     /// What a gateway has written down of the grant: see [`LocalLeaf::set_unused`].
-    unused: Option<UnusedGrant>,
+    unused: Vec<UnusedGrant>,
     /// Of a file or device.
     path: Option<PathBuf>,
     /// How far its end in order is, once that was begun.
@@ -123,7 +123,7 @@ impl LocalLeaf {
             store,
             written: false,
             has_lost: false,
-            unused: None,
+            unused: Vec::new(),
             path: match spec {
                 VolumeSpec::Path(path) => Some(path.clone()),
                 _ => None,
@@ -167,8 +167,8 @@ impl LocalLeaf {
     }
 
     /// A gateway has written down that it has not used the grant: it cannot be taken back without that.
-    pub fn set_unused(&self, unused: UnusedGrant) {
-        self.store.borrow_mut().unused = Some(unused);
+    pub fn set_unused(&self, unused: Vec<UnusedGrant>) {
+        self.store.borrow_mut().unused = unused;
     }
 
     /// Its generation will be remembered as one under which it was held, once somebody is served: however
@@ -373,10 +373,10 @@ impl Granted {
 impl Drop for Granted {
     /// Not ended in order. Who has written stays on record, as after a crash.
     fn drop(&mut self) {
-        let taken_back = self.unused.take().map_or(Ok(()), |unused| match self.written {
+        let taken_back = match self.written {
             true => Ok(()),
-            false => unused.take_back(),
-        });
+            false => self.unused.drain(..).try_for_each(|unused| unused.take_back()),
+        };
         if let Some(grant) = self.grant.take()
             && !self.written
             && taken_back.is_ok()

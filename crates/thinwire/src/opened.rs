@@ -1,9 +1,11 @@
 //! A volume that a command has opened, whatever it is made of: local stores, attachments, modules over
 //! them.
 
+mod bottom;
 mod build;
 mod ends;
 mod grants;
+mod pools;
 mod returning;
 mod top;
 mod tree;
@@ -20,8 +22,7 @@ use thinwire_proto::StageSums;
 use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::{Unaligned, Volume};
 
-use self::ends::end;
-use self::returning::Returning;
+use self::bottom::Bottom;
 use self::top::Top;
 use self::tree::Leaf;
 use crate::attachment::shown::Shown;
@@ -29,11 +30,12 @@ use crate::error::{Failure, Outcome};
 use crate::health;
 use crate::host::Host;
 use crate::mirrored::LEG_TIMEOUT;
-use crate::network::{NetworkLeaf, is_readable};
+use crate::network::is_readable;
 use crate::open::{Ending, OnRecord, OpenVolume, Unheard, VolumeHealth, VolumeOptions, Wait};
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
+pub use self::pools::Pools;
 pub use self::returning::LegReturn;
 pub use self::tree::Tree;
 
@@ -63,14 +65,13 @@ pub fn open_on(
 /// Puts on top what users need.
 fn over(host: &Host, tree: Tree, options: &VolumeOptions) -> Box<dyn OpenVolume> {
     let fds = tree.fds();
-    let Tree { volume, leaves, returning, ports, .. } = tree;
+    let Tree { volume, bottom, ports, .. } = tree;
     let top = Top::new(volume, options.read_only);
     let pool = host.pool();
     let below = Below {
         block_bytes: top.geometry().block_bytes,
         is_timed: top.is_timed(),
-        leaves,
-        returning,
+        bottom,
         host: host.clone(),
         pool: pool.clone(),
         fds,
@@ -102,9 +103,7 @@ struct Opened<V> {
 struct Below {
     block_bytes: u32,
     is_timed: bool,
-    /// Before the leaves: labels of some of them are being read, perhaps.
-    returning: Returning,
-    leaves: Vec<Leaf>,
+    bottom: Bottom,
     host: Host,
     pool: Pool,
     /// Readable when something local has completions.
@@ -120,20 +119,13 @@ struct Below {
 impl Below {
     /// Goes on with legs that come back.
     fn tend(&mut self) {
-        let tended = self.returning.tend(&mut self.leaves);
+        let tended = self.bottom.tend();
         for port in tended.ports {
             match self.shown {
                 Some(part) => self.host.shard_mut().node().give_port(port, part),
                 None => self.ports.push(port),
             }
         }
-    }
-
-    fn remotes(&self) -> impl Iterator<Item = &dyn NetworkLeaf> {
-        self.leaves.iter().filter_map(|leaf| match leaf {
-            Leaf::Remote(leaf) => Some(&**leaf),
-            Leaf::Local(_) | Leaf::Absent(_) => None,
-        })
     }
 }
 
@@ -193,7 +185,7 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
         let wished = self.tell_time();
         let is_ready = self.top().gather();
         // Without links nobody waits for a turn: stores complete by themselves.
-        if !is_ready || self.below.remotes().next().is_some() {
+        if !is_ready || self.below.bottom.has_remote() {
             // What gathering has led to may be due earlier.
             let wished = wished.into_iter().chain(self.tell_time()).min();
             let wait = wished.map_or(wait, |time| wait.at_most(time));
@@ -225,38 +217,31 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
 
     /// That of the leaf which is worst off, with the paths of all.
     fn health(&self) -> VolumeHealth {
-        // Whoever uses a mirror does not wait for a leg that it has dropped.
-        let is_used = |leaf: &usize| !self.below.returning.is_coming(*leaf);
-        let leaves = self.below.leaves.iter().enumerate();
-        let used = leaves.filter(|(at, _)| is_used(at)).map(|(_, leaf)| leaf.health());
-        let mut all = health::together(used);
-        let statuses: Vec<_> = self.below.remotes().flat_map(NetworkLeaf::status).collect();
-        if self.below.leaves.len() > 1 || statuses.len() > 1 {
+        let bottom = &self.below.bottom;
+        let mut all = health::together(bottom.healths().into_iter());
+        let statuses = bottom.statuses();
+        if bottom.count() > 1 || statuses.len() > 1 {
             all.leaves = statuses;
         }
         all
     }
 
     fn stages(&mut self, kind: u8) -> Outcome<Option<[StageSums; 2]>> {
-        match &mut self.below.leaves[..] {
-            [Leaf::Remote(leaf)] => leaf.stages(kind),
+        match &mut self.below.bottom.leaves[..] {
+            [Leaf::Remote(leaf)] if self.below.bottom.pools.is_empty() => leaf.stages(kind),
             _ => Ok(None),
         }
     }
 
     fn stage_ns(&self) -> u64 {
-        match self.below.remotes().next() {
-            Some(_) => self.below.host.shard().links().clocks().now(),
-            None => 0,
+        match self.below.bottom.has_remote() {
+            true => self.below.host.shard().links().clocks().now(),
+            false => 0,
         }
     }
 
     fn on_record(&mut self) -> OnRecord {
-        let of = |leaf: &Leaf| match leaf {
-            Leaf::Local(leaf) => leaf.on_record(),
-            Leaf::Remote(_) | Leaf::Absent(_) => OnRecord::No,
-        };
-        let all: Vec<OnRecord> = self.below.leaves.iter().map(of).collect();
+        let all = self.below.bottom.on_record();
         let has = |wanted| all.contains(&wanted);
         match (has(OnRecord::Stranger), has(OnRecord::Known)) {
             (true, _) => OnRecord::Stranger,
@@ -272,10 +257,9 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
         }
         // Whoever watched does not listen any more.
         self.below.host.shard_mut().unwatch_all();
-        let Below { host, leaves, returning, hurry, .. } = &mut self.below;
-        let unheard = std::mem::replace(returning, Returning::none(host)).into_unheard();
-        let ended = end(host, leaves, ending, hurry.as_deref());
-        wound.and(ended).map(|others| others.and(unheard))
+        let Below { host, bottom, hurry, .. } = &mut self.below;
+        let ended = bottom.end(host, ending, hurry.as_deref());
+        wound.and(ended)
     }
 }
 

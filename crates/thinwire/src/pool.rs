@@ -1,4 +1,4 @@
-//! Pools (`docs/format.md`, "The pool"): opened over their two parts, for one of their volumes, or to be changed themselves.
+//! Pools (`docs/format.md`, "The pool"): opened over their two parts, once for all of their volumes that are used, or to be changed themselves.
 
 mod request;
 
@@ -9,7 +9,7 @@ use std::rc::Rc;
 use thinwire_buffer::Time;
 use thinwire_modules::meta::{Finding, LabelError, SeenPart};
 use thinwire_modules::thin::{
-    POOL_LABEL_TOKEN, PoolConfig, PoolEvent, PoolPart, ThinPool, ThinVolume,
+    POOL_LABEL_TOKEN, PoolConfig, PoolEvent, PoolPart, ThinPool, ThinVolume, VolumeWay,
 };
 use thinwire_modules::{Module, Options};
 use thinwire_volume::{
@@ -26,7 +26,7 @@ pub use request::{PoolRequest, PoolStatus, PoolVolumeStatus};
 /// Where an opening puts a pool, for whoever changes it.
 #[derive(Clone, Default)]
 pub struct PoolPlace {
-    pool: Rc<RefCell<Option<ThinPool>>>,
+    pool: Rc<RefCell<Option<(ThinPool, Rc<PoolTeller>)>>>,
     /// The pool may be opened for none of its volumes.
     is_alone: Rc<Cell<bool>>,
 }
@@ -41,7 +41,16 @@ impl PoolPlace {
 
     /// The pool, once it is open.
     pub fn take(&self) -> Option<ThinPool> {
+        self.take_told().map(|(pool, _)| pool)
+    }
+
+    /// And who tells people of it.
+    pub(crate) fn take_told(&self) -> Option<(ThinPool, Rc<PoolTeller>)> {
         self.pool.borrow_mut().take()
+    }
+
+    fn put(&self, pool: &ThinPool, teller: &Rc<PoolTeller>) {
+        *self.pool.borrow_mut() = Some((pool.clone(), teller.clone()));
     }
 }
 
@@ -51,22 +60,22 @@ impl fmt::Debug for PoolPlace {
     }
 }
 
-/// A volume of the pool whose parts these are, in any order, which `specs` call by name; or, without its name, the pool itself.
+/// The pool whose parts these are, in any order, which `specs` call by name: open to be changed, and for volumes of it to be opened.
 ///
 /// # Errors
-/// They make no pool, or another one than is described; it could not be read, or has no such volume.
+/// They make no pool, or another one than is described; or it could not be read.
 pub fn open_pool(
     host: &Host,
-    (module, options, inner): (&'static Module, &Options, Option<&str>),
+    (module, options): (&'static Module, &Options),
     specs: &[VolumeSpec],
     mut children: Vec<Box<dyn Volume>>,
     by: &Opening<'_>,
 ) -> Outcome<Box<dyn Volume>> {
-    if inner.is_none() && !by.pool.is_some_and(|place| place.is_alone.get()) {
+    let Some(place) = by.pool.filter(|place| place.is_alone.get()) else {
         return Err(Failure::usage(
             "it is a pool: name a volume in it, with @ and its name behind that of the pool (`thinwire volume show` lists them)",
         ));
-    }
+    };
     let described = (module, options, None);
     let (whole, _) = assemble_whole(host, described, specs, &mut children, by)?;
     // Behind the opening, whose labels these are to follow.
@@ -104,18 +113,21 @@ pub fn open_pool(
             wait(host, &mut [], (by, by.until), "read")?;
         }
     }
-    tell_of(&whole.name, &pool, &mut false);
-    if let Some(place) = by.pool {
-        *place.pool.borrow_mut() = Some(pool.clone());
-    }
-    let Some(name) = inner else {
-        return Ok(Box::new(PoolAlone {
-            pool,
-            name: whole.name,
-            has_told_end: false,
-            refused: Vec::new(),
-        }));
-    };
+    let teller = Rc::new(PoolTeller { name: whole.name, has_told_end: Cell::new(false) });
+    teller.tell(&pool);
+    place.put(&pool, &teller);
+    Ok(Box::new(PoolAlone { pool, teller, refused: Vec::new() }))
+}
+
+/// The volume of that name of a pool that is open.
+///
+/// # Errors
+/// There is no such, or it is in use here.
+pub fn open_volume_of_pool(
+    (pool, teller): (&ThinPool, &Rc<PoolTeller>),
+    name: &str,
+    by: &Opening<'_>,
+) -> Outcome<Box<dyn Volume>> {
     let report = pool.report();
     let Some(volume) = report.volumes.iter().find(|volume| volume.name == name) else {
         if let Some(why) = &report.damaged {
@@ -131,34 +143,54 @@ pub fn open_pool(
             false => format!("the pool has no volume `{name}` (there are: {})", names.join(", ")),
         }));
     };
-    let volume = pool.open_volume(volume.volume).map_err(|e| Failure::failed(e.to_string()))?;
-    Ok(Box::new(PoolUser { volume, pool, name: whole.name, has_told_end: false }))
+    if volume.is_open {
+        return Err(Failure::failed(format!(
+            "the volume `{name}` of the pool is open here already"
+        )));
+    }
+    let way = if by.read_only { VolumeWay::Read } else { VolumeWay::Write };
+    let volume = pool.open_volume_to(volume.volume, way);
+    let volume = volume.map_err(|e| Failure::failed(e.to_string()))?;
+    if let Some(place) = by.pool {
+        place.put(pool, teller);
+    }
+    Ok(Box::new(PoolUser { volume, pool: pool.clone(), teller: teller.clone() }))
 }
 
-/// What has happened to the pool, for people.
-fn tell_of(name: &str, pool: &ThinPool, has_told_end: &mut bool) {
-    if let (Some(why), false) = (pool.stopped(), *has_told_end) {
-        *has_told_end = true;
-        tracing::error!(
-            "pool {name:?}: nothing is written any more, and what was not flushed may be lost: {why}; it goes on when it was opened again"
-        );
-    }
-    let mut events = Vec::new();
-    pool.poll_events(&mut events);
-    // One that is opened when it is full says so once.
-    let (mut data, mut metadata) = (0, 0);
-    for event in events {
-        match event {
-            PoolEvent::DataFull { percent } => data = percent.max(data),
-            PoolEvent::MetadataFull { percent } => metadata = percent.max(metadata),
-        }
-    }
-    for (what, percent) in [("data", data), ("metadata", metadata)] {
-        if percent > 0 {
-            tracing::warn!(
-                "pool {name:?}: {percent} % of its {what} is in use: writes fail when it is full; delete snapshots or volumes, or \
-                 discard what is not needed"
+/// Tells people what happens to a pool, each thing once, whoever uses that.
+pub struct PoolTeller {
+    /// That of the pool, by its labels.
+    name: String,
+    has_told_end: Cell<bool>,
+}
+
+impl PoolTeller {
+    /// What has happened since the last call.
+    fn tell(&self, pool: &ThinPool) {
+        let name = &self.name;
+        if let (Some(why), false) = (pool.stopped(), self.has_told_end.get()) {
+            self.has_told_end.set(true);
+            tracing::error!(
+                "pool {name:?}: nothing is written any more, and what was not flushed may be lost: {why}; it goes on when it was opened again"
             );
+        }
+        let mut events = Vec::new();
+        pool.poll_events(&mut events);
+        // One that is opened when it is full says so once.
+        let (mut data, mut metadata) = (0, 0);
+        for event in events {
+            match event {
+                PoolEvent::DataFull { percent } => data = percent.max(data),
+                PoolEvent::MetadataFull { percent } => metadata = percent.max(metadata),
+            }
+        }
+        for (what, percent) in [("data", data), ("metadata", metadata)] {
+            if percent > 0 {
+                tracing::warn!(
+                    "pool {name:?}: {percent} % of its {what} is in use: writes fail when it is full; delete snapshots or volumes, or \
+                     discard what is not needed"
+                );
+            }
         }
     }
 }
@@ -167,8 +199,7 @@ fn tell_of(name: &str, pool: &ThinPool, has_told_end: &mut bool) {
 struct PoolUser {
     volume: ThinVolume,
     pool: ThinPool,
-    name: String,
-    has_told_end: bool,
+    teller: Rc<PoolTeller>,
 }
 
 impl Volume for PoolUser {
@@ -232,7 +263,7 @@ impl Volume for PoolUser {
 
     fn turn(&mut self, now: Time) -> Time {
         let next = self.volume.turn(now);
-        tell_of(&self.name, &self.pool, &mut self.has_told_end);
+        self.teller.tell(&self.pool);
         next
     }
 }
@@ -240,8 +271,7 @@ impl Volume for PoolUser {
 /// A pool that is open to be changed: no volume that anybody reads or writes.
 struct PoolAlone {
     pool: ThinPool,
-    name: String,
-    has_told_end: bool,
+    teller: Rc<PoolTeller>,
     refused: Vec<Completion>,
 }
 
@@ -294,7 +324,7 @@ impl Volume for PoolAlone {
 
     fn turn(&mut self, now: Time) -> Time {
         let next = self.pool.turn(now);
-        tell_of(&self.name, &self.pool, &mut self.has_told_end);
+        self.teller.tell(&self.pool);
         next
     }
 }

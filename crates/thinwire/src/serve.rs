@@ -1,5 +1,8 @@
 //! Serving: from a configuration to running shards.
 
+mod pools;
+mod trees;
+
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -23,8 +26,8 @@ use thinwire_target::{ExportConfig, Principal, TargetKeys};
 use thinwire_volume::stores::{MemoryStore, NullStore, Writeback};
 use thinwire_volume::{Identity, Volume};
 
+use self::pools::beside;
 use crate::caretaker::Caretaker;
-use crate::cli::WireArgs;
 use crate::config::TargetSettings;
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
@@ -33,8 +36,6 @@ use crate::host::Host;
 use crate::keys::{KeyFile, Security};
 use crate::links::open_target_links;
 use crate::names;
-use crate::open::{CommandFlags, VolumeOptions};
-use crate::opened::Tree;
 use crate::privileges::{ConfinedOnce, Privileges};
 use crate::remote::discover;
 use crate::rundir::{IDENTITIES, RunDir};
@@ -90,9 +91,13 @@ pub fn serve(
     if let Some(problem) = state_dir::problem(config) {
         tracing::warn!("{problem}; until then only readers may attach");
     }
-    let offered =
-        |export: &ExportSpec| Offered { name: export.name.clone(), spread: export.spread };
-    let offered: Vec<_> = config.exports.iter().map(offered).collect();
+    let beside = beside(&config.exports);
+    let offered = |(number, export): (usize, &ExportSpec)| Offered {
+        name: export.name.clone(),
+        spread: export.spread,
+        beside: beside[number],
+    };
+    let offered: Vec<_> = config.exports.iter().enumerate().map(offered).collect();
     let endings = Endings::new()?;
     let mut service = Service {
         config: thinwire_target::TargetConfig {
@@ -127,6 +132,7 @@ pub fn serve(
         left_behind: left_behind.clone(),
         lanes,
         count: service.shard_count(),
+        places: service.places(),
         spread: Vec::new(),
     };
     let (serving, over) = (AtomicBool::new(false), steward::bell()?);
@@ -134,7 +140,7 @@ pub fn serve(
     let placed = offered.iter().map(|export| export.name.clone());
     let steward = Steward {
         config: config.clone(),
-        places: placed.zip((0..service.shard_count()).cycle()).collect(),
+        places: placed.zip(service.places()).collect(),
         read,
         signals,
         endings: &endings,
@@ -200,6 +206,8 @@ struct Configured<'a> {
     lanes: Vec<Lanes>,
     /// Shards.
     count: u8,
+    /// By number, the shard of an export.
+    places: Vec<u8>,
     /// By number, what exports that all shards serve have their content in, if there are several.
     spread: Vec<Option<Spread>>,
 }
@@ -241,7 +249,7 @@ impl Configured<'_> {
         pool: &Pool,
     ) -> Outcome<OpenedExport> {
         let spec = &self.config.exports[number];
-        let is_owner = number % usize::from(self.count) == usize::from(index);
+        let is_owner = self.places[number] == index;
         let export = |volume, fd| OpenedExport::new(named(spec, volume), fd);
         match spread {
             Spread::Disk(disk) => {
@@ -292,9 +300,9 @@ impl Provider for Configured<'_> {
         });
         let fault = config.fault.as_ref();
         let mut shard = shard.clone();
-        let count = usize::from(shard.count);
-        let own = config.exports.iter().skip(usize::from(shard.index)).step_by(count.max(1));
-        if own.into_iter().any(|export| export.volume.has_remote()) {
+        let placed = config.exports.iter().zip(&self.places);
+        let mut own = placed.filter(|(_, place)| **place == shard.index);
+        if own.any(|(export, _)| export.volume.has_remote()) {
             shard.accepts.extend(self.lanes[usize::from(shard.index)].filters());
         }
         open_target_links(&config.links, fault, pcap.as_deref(), &shard, config.pipeline)
@@ -318,6 +326,10 @@ impl Provider for Configured<'_> {
         let links = self.config.links.iter().cloned().enumerate();
         let open = links.filter(|(_, link)| self.shares(link)).map(|(at, link)| (link, at));
         let host = Host::on(shard.clone(), self.lanes[usize::from(index)], open.collect());
+        for &number in numbers {
+            let spec = &self.config.exports[number];
+            host.pools().want(&spec.volume, &self.tree_options(spec));
+        }
         let mut opened: Vec<(usize, OpenedExport)> = Vec::new();
         let (stores, others): (Vec<usize>, Vec<usize>) =
             numbers.iter().partition(|&&number| self.config.exports[number].volume.is_store());
@@ -364,66 +376,6 @@ impl Provider for Configured<'_> {
         for session in shard.target().sessions() {
             tracing::debug!("shard {index}: {session:?}");
         }
-    }
-}
-
-impl Configured<'_> {
-    /// Opens what an export is made of. This target is the writer of all of it.
-    fn open_tree(&self, spec: &ExportSpec, host: &Host) -> Outcome<OpenedExport> {
-        let config = self.config;
-        // Whom it reaches knows it by keys that its volumes name.
-        let security = Security {
-            authenticate_only: config.authenticate_only,
-            ..Security::without_keys(config.insecure)
-        };
-        let mut options =
-            VolumeOptions::new(security, &WireArgs::default(), config.run_dir.clone());
-        options.read_only = spec.read_only;
-        // The export's verifier changes, and initiators send their writes again.
-        options.losses_are_heard = true;
-        options.is_served = true;
-        options.flags =
-            CommandFlags { reading: Some(",ro behind the export"), ..CommandFlags::default() };
-        options.hurry = Some(self.endings.hurry.clone());
-        let disk_options = DiskOptions {
-            direct: !spec.buffered,
-            stop: Some(self.endings.stop.clone()),
-            state_dir: config.state_dir.clone(),
-            ..DiskOptions::default()
-        };
-        let tree = Tree::open(host, &spec.volume, &options, disk_options, None)
-            .map_err(|e| e.context(format_args!("cannot serve export {}", spec.name)))?;
-        let (mut fds, ports, leaves) = (tree.fds(), tree.ports.clone(), tree.remote_leaves());
-        let (held, direct, awaited) =
-            (tree.held_leaves(&spec.volume), tree.direct(), tree.awaited());
-        let is_tended = tree.has_comers();
-        let (volume, tend, end) = tree.into_parts(host, options.hurry);
-        let recorded = disk::recorded(volume, &config.state_dir, &spec.name, held);
-        let (volume, fd) = match recorded {
-            Ok(recorded) => recorded,
-            Err(e) => {
-                let what = format!("cannot get a descriptor for the record of {}: {e}", spec.name);
-                return Err(end(false).err().unwrap_or_else(|| Failure::failed(what)));
-            }
-        };
-        fds.push(fd);
-        let exported = named(spec, written_back(spec, Box::new(volume), &host.pool()));
-        let (name, left_behind) = (spec.name.clone(), self.left_behind.clone());
-        let end = move |was_served| match end(was_served) {
-            Ok(unheard) => {
-                if let Some(unheard) = unheard.describe() {
-                    tracing::warn!("export {name}: {unheard}");
-                }
-            }
-            Err(failure) => {
-                tracing::error!("export {name}: {failure}");
-                left_behind.store(true, Ordering::Release);
-            }
-        };
-        let end: Option<Box<dyn FnOnce(bool)>> = Some(Box::new(end));
-        let config = exported;
-        let tend = is_tended.then_some(tend);
-        Ok(OpenedExport { config, fds, ports, leaves, direct, awaited, tend, end, weight: 1 })
     }
 }
 

@@ -38,6 +38,11 @@ impl NodeName {
 }
 
 impl NodeName {
+    /// The same volume of the same file, or both are volumes of one pool, or that pool itself.
+    pub fn is_beside(&self, other: &NodeName) -> bool {
+        self.is_of(&other.file, split_inner(&other.name).0)
+    }
+
     /// That volume, or one of its own.
     fn is_of(&self, file: &Path, name: &str) -> bool {
         let base = split_inner(&self.name).0.to_owned();

@@ -32,6 +32,17 @@ pub(super) struct Slot {
     pub news_count: u64,
     /// The handle is gone.
     pub is_closed: bool,
+    /// Its user ends in order.
+    winds_up: bool,
+}
+
+/// What a volume is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeWay {
+    /// Nobody writes it by this handle, even if the pool may be written.
+    Read,
+    /// Also to be written, unless it is a snapshot, or the pool is open to be read.
+    Write,
 }
 
 impl Slot {
@@ -43,6 +54,12 @@ impl Slot {
         let at = if event == VolumeEvent::Lost { 0 } else { self.news.len() };
         self.news.insert(at, event);
         self.news_count = self.news_count.wrapping_add(1);
+    }
+
+    /// Its volume, if its user is to be told that there is something to poll, which is about to come.
+    #[inline]
+    pub fn wakes(&self) -> Option<u64> {
+        (self.done.is_empty() && !self.is_closed).then_some(self.volume)
     }
 
     /// The next poll has it.
@@ -67,11 +84,19 @@ pub struct ThinVolume {
 }
 
 impl ThinPool {
-    /// Opens a volume, which has that number.
+    /// Opens a volume, which has that number, to be written if it can be.
     ///
     /// # Errors
     /// The pool is not [ready](ThinPool::is_ready), has no such volume, or that is open.
     pub fn open_volume(&self, volume: u64) -> Result<ThinVolume, PoolError> {
+        self.open_volume_to(volume, VolumeWay::Write)
+    }
+
+    /// The same, in that way.
+    ///
+    /// # Errors
+    /// As [`ThinPool::open_volume`].
+    pub fn open_volume_to(&self, volume: u64, way: VolumeWay) -> Result<ThinVolume, PoolError> {
         let core = &mut *self.0.borrow_mut();
         core.check_ready()?;
         let below = core.data.geometry();
@@ -80,7 +105,7 @@ impl ThinPool {
             return Err(PoolError::IsOpen { volume });
         }
         let row = entry.row;
-        let is_stopped = core.config.read_only || row.is_read_only;
+        let is_stopped = core.config.read_only || row.is_read_only || way == VolumeWay::Read;
         let block = below.block_bytes;
         let longest = below.io_bytes_max.min(IO_BYTES_MAX);
         let geometry = Geometry {
@@ -109,6 +134,7 @@ impl ThinPool {
             news: Vec::new(),
             news_count: 0,
             is_closed: false,
+            winds_up: false,
         });
         entry.slot = Some(slot);
         Ok(ThinVolume { core: self.0.clone(), slot })
@@ -213,13 +239,15 @@ impl Volume for ThinVolume {
             && core.metadata.is_at_rest()
     }
 
+    /// The pool ends with the last of its open volumes; until then others go on.
     fn wind_up(&mut self) {
         let core = &mut *self.core.borrow_mut();
-        let volume = core.slots.get_mut(self.slot).volume;
-        if core.slots.iter_mut().count() == 1 {
+        let slot = core.slots.get_mut(self.slot);
+        slot.winds_up = true;
+        let volume = slot.volume;
+        if core.slots.iter_mut().all(|(_, slot)| slot.winds_up) {
             return core.wind_up();
         }
-        // Others go on.
         if core.is_changed(volume) && !core.commits.is_under_way() {
             core.commits.is_wanted = true;
             core.settle();
@@ -248,7 +276,8 @@ impl Volume for ThinVolume {
     fn turn(&mut self, now: Time) -> Time {
         let core = &mut *self.core.borrow_mut();
         let next = core.turn(now);
-        match core.slots.get_mut(self.slot).done.is_empty() {
+        // Also for another handle, whose user may have looked before this one brought it up.
+        match core.woken.is_empty() && core.slots.get_mut(self.slot).done.is_empty() {
             true => next,
             false => now,
         }

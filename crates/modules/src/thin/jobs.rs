@@ -112,6 +112,7 @@ impl Core {
         };
         if let Some(kind) = error {
             let error = io.error(kind, NAME);
+            self.woken.extend(to.wakes());
             return to.put_ready(Completion::new(io.token, Err(error)));
         }
         let is_writer = io.op.is_write();
@@ -263,9 +264,7 @@ impl Core {
         let slot = self.slots.get_mut(job.slot);
         slot.jobs -= 1;
         self.users_ios -= 1;
-        if slot.done.is_empty() {
-            self.woken.push(slot.volume);
-        }
+        self.woken.extend(slot.wakes());
         slot.put_ready(completion);
         self.close_if_gone(job.slot);
     }

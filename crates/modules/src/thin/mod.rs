@@ -67,7 +67,7 @@ use crate::meta::{Label, Labels};
 use crate::pieces::Pieces;
 
 pub use check::{PoolCheck, PoolFinding};
-pub use handle::ThinVolume;
+pub use handle::{ThinVolume, VolumeWay};
 pub use head::{
     BLOCK_BYTES_DEFAULT, BLOCK_BYTES_LEAST, BLOCK_BYTES_MOST, METADATA_BYTES_LEAST, NewPool,
     POOL_HEAD_BYTES, PoolHead,
@@ -224,6 +224,11 @@ impl ThinPool {
     /// Plants a fault, which tests must find.
     pub fn set_canary(&self, canary: PoolCanary) {
         self.0.borrow_mut().canary = canary;
+    }
+
+    /// Both are handles of the same pool.
+    pub fn is(&self, other: &ThinPool) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
     }
 
     /// All volumes are known: [`ThinPool::open_volume`] and operations work.

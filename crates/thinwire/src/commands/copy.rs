@@ -47,14 +47,26 @@ pub fn run(args: &CopyArgs) -> Outcome {
     options.read_only = true;
     options.hurry = signals.hurry();
     let host = Host::new()?;
+    // Of one pool both may be volumes.
+    host.pools().want(&args.source, &options);
+    let written = VolumeOptions { read_only: false, take_over: args.take_over, ..options.clone() };
+    host.pools().want(&args.destination, &written);
     let mut source = open_on(&host, &args.source, &options, Some(&signals))
         .map_err(|e| e.context(format_args!("source {}", args.source)))?;
     let bytes = source.volume().geometry().bytes;
-    let made = MadeFile::make(&args.destination, bytes)?;
-    options.read_only = false;
-    options.take_over = args.take_over;
-    let mut destination = open_on(&host, &args.destination, &options, Some(&signals))
-        .map_err(|e| e.context(format_args!("destination {}", args.destination)))?;
+    let opened = MadeFile::make(&args.destination, bytes).and_then(|made| {
+        let destination = open_on(&host, &args.destination, &written, Some(&signals));
+        let named = |e: Failure| e.context(format_args!("destination {}", args.destination));
+        destination.map(|destination| (made, destination)).map_err(named)
+    });
+    let (made, mut destination) = match opened {
+        Ok(opened) => opened,
+        Err(failure) => {
+            // It may be of a pool that was opened to be written.
+            let_go_failed(&mut *source, false);
+            return Err(failure);
+        }
+    };
 
     let start = Instant::now();
     let (source, destination) = (&mut *source, &mut *destination);

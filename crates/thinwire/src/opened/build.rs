@@ -1,8 +1,11 @@
 //! From leaves that are open to the volume on top of them.
 
+use std::rc::Rc;
+
 use thinwire_modules::Dealt;
 use thinwire_volume::{Port, Volume};
 
+use super::pools::OpenPool;
 use super::returning::Returning;
 use super::tree::{Leaf, Root};
 use crate::error::{Failure, FailureKind, Outcome};
@@ -10,7 +13,7 @@ use crate::host::Host;
 use crate::labelled::{Opening, open_whole};
 use crate::mirrored::open_mirror;
 use crate::network::NetworkLeaf;
-use crate::pool::open_pool;
+use crate::pool::{open_pool, open_volume_of_pool};
 use crate::uri::VolumeSpec;
 
 /// Puts volumes on these leaves, which are taken in order.
@@ -18,6 +21,8 @@ pub(super) struct Build<'a> {
     pub host: &'a Host,
     pub opening: &'a Opening<'a>,
     pub leaves: &'a [Leaf],
+    /// Of which it has volumes; they are open.
+    pub pools: &'a [Rc<OpenPool>],
     /// So many of them have been taken.
     pub taken: usize,
     /// Of those at other targets, by number.
@@ -28,7 +33,7 @@ pub(super) struct Build<'a> {
 impl Build<'_> {
     /// The volume of this description.
     pub fn volume(&mut self, spec: &VolumeSpec) -> Outcome<Root> {
-        let VolumeSpec::Over { module, options, children, labels, key, inner, .. } = spec else {
+        let VolumeSpec::Over { module, options, children, labels, key, .. } = spec else {
             let leaf = &self.leaves[self.taken];
             self.taken += 1;
             return match leaf {
@@ -39,6 +44,13 @@ impl Build<'_> {
         };
         let first = self.taken;
         let (host, opening) = (self.host, self.opening);
+        if let Some(name) = spec.inner() {
+            let open = self.pools.iter().find(|pool| pool.is_of(spec));
+            let open = open.expect("pools are opened first");
+            return open_volume_of_pool((open.pool(), open.teller()), name, opening)
+                .map(Root::Other)
+                .map_err(|e| e.context(format_args!("cannot open {spec}")));
+        }
         let below = Opening { read_only: opening.read_only || spec.only_reads(), ..*opening };
         let mut built = Vec::new();
         for child in children {
@@ -52,7 +64,7 @@ impl Build<'_> {
         }
         if *labels && module.has_volumes() {
             let built: Outcome<Vec<_>> = built.into_iter().collect();
-            let whole = (*module, options, inner.as_deref());
+            let whole = (*module, options);
             let opened = built.and_then(|built| open_pool(host, whole, children, built, opening));
             return opened
                 .map(Root::Other)
@@ -90,8 +102,8 @@ impl Build<'_> {
 impl Build<'_> {
     /// The same, of what is opened in another way.
     fn below<'b>(&'b mut self, opening: &'b Opening<'b>) -> Build<'b> {
-        let Build { host, leaves, taken, ports, returning, .. } = self;
-        Build { host, opening, leaves, taken: *taken, ports, returning }
+        let Build { host, leaves, pools, taken, ports, returning, .. } = self;
+        Build { host, opening, leaves, pools, taken: *taken, ports, returning }
     }
 
     /// Whoever writes may have dropped a leg, or be about to give a block to another volume (rule 26).

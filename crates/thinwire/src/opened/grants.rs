@@ -6,19 +6,50 @@ use super::tree::Leaf;
 use crate::open::VolumeOptions;
 use crate::uri::VolumeSpec;
 
+/// Where is written down what is granted, and for whom: each who stands on a leaf remembers for itself under which grants it did.
+#[derive(Clone)]
+pub(super) struct Notes {
+    place: UnusedGrants,
+    /// Those who share it; none of what is somebody's alone.
+    holders: Vec<String>,
+}
+
+impl Notes {
+    /// Of a tree that is opened in this way; none if nobody wants it.
+    pub fn of(
+        options: &VolumeOptions,
+        disk_options: &DiskOptions,
+        holders: &[String],
+    ) -> Option<Self> {
+        options.is_served.then(|| Notes {
+            place: UnusedGrants::new(&disk_options.state_dir),
+            holders: holders.to_owned(),
+        })
+    }
+
+    /// A leaf was granted, for each of its holders, in order. Blocks.
+    pub fn granted(&self, identity: &[u8; 16], leaf: &str, generation: u64) -> Vec<UnusedGrant> {
+        if self.holders.is_empty() {
+            return vec![self.place.granted(identity, leaf, generation)];
+        }
+        let name = |holder| format!("{leaf} for {holder}");
+        let of = |holder| self.place.granted(identity, &name(holder), generation);
+        self.holders.iter().map(of).collect()
+    }
+}
+
 /// Writes down what is granted of the leaves of a tree, of each as soon as it is: until all of them are there,
 /// nobody knows what they make.
 pub(super) struct Grants {
     /// None if nobody wants it.
-    place: Option<UnusedGrants>,
-    /// By leaf.
-    unused: Vec<Option<UnusedGrant>>,
+    place: Option<Notes>,
+    /// By leaf; empty of what has no grant.
+    unused: Vec<Vec<UnusedGrant>>,
 }
 
 impl Grants {
     /// Nothing is granted yet.
-    pub fn new(options: &VolumeOptions, disk_options: &DiskOptions) -> Self {
-        let place = options.is_served.then(|| UnusedGrants::new(&disk_options.state_dir));
+    pub fn new(place: Option<Notes>) -> Self {
         Grants { place, unused: Vec::new() }
     }
 
@@ -26,11 +57,11 @@ impl Grants {
     /// `specs`.
     pub fn note(&mut self, leaves: &[Leaf], specs: &[&VolumeSpec]) {
         let Some(place) = &self.place else { return };
-        self.unused.resize_with(specs.len(), || None);
+        self.unused.resize_with(specs.len(), Vec::new);
         for ((leaf, spec), unused) in leaves.iter().zip(specs).zip(&mut self.unused) {
             let granted = match leaf {
                 Leaf::Remote(leaf) if !leaf.is_granted() => continue,
-                _ if unused.is_some() => continue,
+                _ if !unused.is_empty() => continue,
                 Leaf::Absent(_) => continue,
                 Leaf::Remote(leaf) => leaf.granted(),
                 Leaf::Local(leaf) => leaf.granted(),
@@ -40,7 +71,7 @@ impl Grants {
                 if let Leaf::Local(leaf) = leaf {
                     leaf.set_unused(noted.clone());
                 }
-                *unused = Some(noted);
+                *unused = noted;
             }
         }
     }
@@ -48,21 +79,21 @@ impl Grants {
     /// It is not there after all: what was granted is nobody's.
     pub fn let_go(&mut self, leaf: usize) {
         if let Some(unused) = self.unused.get_mut(leaf) {
-            *unused = None;
+            unused.clear();
         }
     }
 
     /// All are there.
     pub fn keep(&self, leaves: &[Leaf]) {
         for (leaf, unused) in leaves.iter().zip(&self.unused) {
-            if let (Leaf::Local(leaf), Some(_)) = (leaf, unused) {
+            if let (Leaf::Local(leaf), false) = (leaf, unused.is_empty()) {
                 leaf.keep_grant();
             }
         }
     }
 
     /// What was written down, by leaf.
-    pub fn into_unused(self) -> Vec<Option<UnusedGrant>> {
+    pub fn into_unused(self) -> Vec<Vec<UnusedGrant>> {
         self.unused
     }
 }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use thinwire_modules::meta::{Finding, Label, LabelError, LabelOutcome, Labels};
 use thinwire_modules::mirror::{LEG_LABEL_TOKEN, LegKeeper, MirrorError, MirrorLeg};
-use thinwire_runtime::disk::UnusedGrants;
 use thinwire_volume::{Identity, Volume};
 
+use super::grants::Notes;
 use super::tree::{Leaf, Root};
 use crate::cli::WireArgs;
 use crate::error::{Failure, Outcome};
@@ -142,13 +142,13 @@ pub(super) struct Returning {
     host: Host,
     options: VolumeOptions,
     /// Where it is written down what is granted.
-    grants: Option<UnusedGrants>,
+    grants: Option<Notes>,
     comers: Vec<Comer>,
 }
 
 impl Returning {
     /// Of a tree that is opened in this way. `grants` for one that is served.
-    pub fn new(host: &Host, options: &VolumeOptions, grants: Option<UnusedGrants>) -> Self {
+    pub fn new(host: &Host, options: &VolumeOptions, grants: Option<Notes>) -> Self {
         let mut options = options.clone();
         // It waits for whoever writes there by now, and fences nobody.
         (options.patience, options.take_over) = (None, false);

@@ -46,7 +46,7 @@ impl Failing {
         let host = Host::new().unwrap();
         let disk = DiskOptions::default();
         let tree = Tree::open(&host, &text.parse().unwrap(), &options, disk, None).unwrap();
-        let Leaf::Local(leaf) = &tree.leaves[1] else { unreachable!() };
+        let Leaf::Local(leaf) = &tree.bottom.leaves[1] else { unreachable!() };
         leaf.wrap(|sound| Box::new(FailsFlush::new(sound)));
         for fd in tree.fds() {
             host.shard_mut().add_volume(fd, None::<PartId<Initiator>>).unwrap();
@@ -140,7 +140,7 @@ fn hanging_tree(
     let host = Host::new().unwrap();
     let tree = Tree::open(&host, &spec, &options, DiskOptions::default(), None).unwrap();
     let asked = Rc::default();
-    for (leaf, hangs) in tree.leaves.iter().zip(hang) {
+    for (leaf, hangs) in tree.bottom.leaves.iter().zip(hang) {
         let leaf = leaf.local().unwrap();
         leaf.keep_grant();
         if hangs {
@@ -264,7 +264,7 @@ fn a_volume_that_is_timed_is_told_the_time_by_whoever_waits_for_it() {
     let host = Host::new().unwrap();
     let tree =
         Tree::open(&host, &spec.parse().unwrap(), &options, DiskOptions::default(), None).unwrap();
-    let Leaf::Local(leaf) = &tree.leaves[1] else { unreachable!() };
+    let Leaf::Local(leaf) = &tree.bottom.leaves[1] else { unreachable!() };
     leaf.wrap(|sound| Box::new(Waits::new(sound)));
     for fd in tree.fds() {
         host.shard_mut().add_volume(fd, None::<PartId<Initiator>>).unwrap();

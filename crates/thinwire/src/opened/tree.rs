@@ -6,13 +6,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant, UnusedGrants};
+use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
 use thinwire_runtime::serve::{Awaited, OpenedLeaf, Tended};
 use thinwire_volume::{Port, Volume};
 
+use super::bottom::Bottom;
 use super::build::Build;
-use super::ends::{end, end_remotes, remotes};
-use super::grants::Grants;
+use super::ends::{end_remotes, remotes};
+use super::grants::{Grants, Notes};
 use super::returning::Returning;
 use crate::aoe::AoeLeaf;
 use crate::ebd::EbdLeaf;
@@ -79,11 +80,9 @@ impl Root {
 pub struct Tree {
     /// The volume on top. Let go of before the leaves.
     pub(super) volume: Root,
-    pub(super) leaves: Vec<Leaf>,
-    /// Those that come back when they were away.
-    pub(super) returning: Returning,
-    /// What was written down of their grants, as [`VolumeOptions::is_served`] says.
-    unused: Vec<Option<UnusedGrant>>,
+    pub(super) bottom: Bottom,
+    /// What was written down of the grants of its own leaves, as [`VolumeOptions::is_served`] says: of each for all who share it.
+    pub(super) unused: Vec<Vec<UnusedGrant>>,
     /// Ports in it, by number.
     pub ports: Vec<usize>,
 }
@@ -100,7 +99,8 @@ impl Tree {
     ) -> Outcome<Self> {
         let mut told = String::new();
         loop {
-            let failure = match Self::try_open(host, spec, options, disk_options.clone(), signals) {
+            let how = (disk_options.clone(), signals);
+            let failure = match Self::open_for(host, spec, options, how, &[]) {
                 Err(failure) => failure,
                 opened => return opened,
             };
@@ -124,57 +124,78 @@ impl Tree {
         }
     }
 
-    fn try_open(
+    /// The same, once; `holders` share what is granted of it, if it is not somebody's alone.
+    pub(super) fn open_for(
         host: &Host,
         spec: &VolumeSpec,
         options: &VolumeOptions,
-        disk_options: DiskOptions,
-        signals: Option<&Signals>,
+        (disk_options, signals): (DiskOptions, Option<&Signals>),
+        holders: &[String],
     ) -> Outcome<Self> {
         let twice = |why| Failure::failed(format!("cannot open {spec}: {why}"));
         spec.refuse_twins().map_err(twice)?;
-        let mut leaves = Vec::new();
+        let notes = Notes::of(options, &disk_options, holders);
+        let mut grants = Grants::new(notes.clone());
+        let returning = Returning::new(host, options, notes);
+        let mut bottom = Bottom { leaves: Vec::new(), returning, pools: Vec::new() };
         let mut ports = Vec::new();
-        let mut grants = Grants::new(options, &disk_options);
-        let place = options.is_served.then(|| UnusedGrants::new(&disk_options.state_dir));
-        let mut returning = Returning::new(host, options, place);
         let stop = disk_options.stop.clone();
-        let opened = Self::open_leaves(
-            host,
-            spec,
-            options,
-            disk_options,
-            signals,
-            (&mut leaves, &mut grants),
-        )
-        .and_then(|()| {
-            let opening = Opening {
-                interrupt: Interrupt { signals, stop: stop.as_deref() },
-                until: options.patience.map(|patience| Instant::now() + patience),
-                // What is written down of grants is by their place.
-                in_order: options.is_served,
-                read_only: options.read_only,
-                wish: options.wish,
-                pool: options.pool.as_ref(),
-            };
-            let (opening, leaves, ports, returning) =
-                (&opening, &leaves[..], &mut ports, &mut returning);
-            Build { host, opening, leaves, taken: 0, ports, returning }.volume(spec)
-        });
+        let own = spec.over_pools();
+        let opened = Self::hold_pools(host, spec, options, (&disk_options, signals), &mut bottom)
+            .and_then(|()| {
+                let into = (&mut bottom.leaves, &mut grants);
+                Self::open_leaves(host, &own, options, disk_options, signals, into)
+            })
+            .and_then(|()| {
+                let opening = Opening {
+                    interrupt: Interrupt { signals, stop: stop.as_deref() },
+                    until: options.patience.map(|patience| Instant::now() + patience),
+                    // What is written down of grants is by their place.
+                    in_order: options.is_served,
+                    read_only: options.read_only,
+                    wish: options.wish,
+                    pool: options.pool.as_ref(),
+                };
+                let Bottom { leaves, returning, pools } = &mut bottom;
+                let (opening, leaves, ports) = (&opening, &leaves[..], &mut ports);
+                Build { host, opening, leaves, pools, taken: 0, ports, returning }.volume(&own)
+            });
         match opened {
             Ok(volume) => {
-                grants.keep(&leaves);
-                Ok(Tree { volume, leaves, returning, unused: grants.into_unused(), ports })
+                grants.keep(&bottom.leaves);
+                ports.extend(bottom.pools.iter().flat_map(|pool| pool.ports()));
+                Ok(Tree { volume, bottom, unused: grants.into_unused(), ports })
             }
             Err(failure) => {
                 // Those that are open are let go of in order; local ones that nobody has written are put
                 // back as they were.
-                let mut remotes = remotes(&mut leaves);
                 let hurry = options.hurry.as_deref();
+                let mut remotes = remotes(&mut bottom.leaves);
                 let _ = end_remotes(host, &mut remotes, is_not_granted, hurry);
+                for pool in bottom.pools.drain(..) {
+                    let _ = pool.let_go(host, Ending::Unused, hurry);
+                }
                 Err(failure)
             }
         }
+    }
+
+    /// Has the pools open of which it has volumes.
+    fn hold_pools(
+        host: &Host,
+        spec: &VolumeSpec,
+        options: &VolumeOptions,
+        (disk_options, signals): (&DiskOptions, Option<&Signals>),
+        bottom: &mut Bottom,
+    ) -> Outcome {
+        let mut volumes = Vec::new();
+        spec.volumes_of_pools(&mut volumes);
+        for volume in volumes {
+            let of = (volume, spec);
+            let pool = host.pools().hold(host, of, options, disk_options.clone(), signals);
+            bottom.pools.push(pool.map_err(|e| e.context(format_args!("cannot open {volume}")))?);
+        }
+        Ok(())
     }
 
     fn open_leaves(
@@ -257,51 +278,41 @@ impl Tree {
 
     /// Readable when something local has completions.
     pub fn fds(&self) -> Vec<RawFd> {
-        let fd = |leaf: &Leaf| match leaf {
-            Leaf::Local(leaf) => leaf.fd(),
-            Leaf::Remote(_) | Leaf::Absent(_) => None,
-        };
-        self.leaves.iter().filter_map(fd).collect()
+        self.bottom.fds()
     }
 
     /// Whether all I/O on its files and devices of this machine is direct; `None` if it has none.
     pub fn direct(&self) -> Option<bool> {
-        let direct = |leaf: &Leaf| match leaf {
-            Leaf::Local(leaf) => leaf.direct(),
-            Leaf::Remote(_) | Leaf::Absent(_) => None,
-        };
-        self.leaves.iter().filter_map(direct).reduce(|one, other| one && other)
+        self.bottom.direct()
     }
 
     /// Which of its files and devices of this machine have something to answer; `None` if it has none.
     pub fn awaited(&self) -> Option<Awaited> {
-        let awaited = |leaf: &Leaf| match leaf {
-            Leaf::Local(leaf) => Some(leaf.awaited()),
-            Leaf::Remote(_) | Leaf::Absent(_) => None,
-        };
-        let all: Vec<_> = self.leaves.iter().filter_map(awaited).collect();
-        (!all.is_empty()).then(|| -> Awaited {
-            Box::new(move |_| all.iter().filter_map(|awaited| awaited()).collect())
-        })
+        self.bottom.awaited()
     }
 
     /// What it stands on at other targets.
     pub fn remote_leaves(&self) -> Vec<OpenedLeaf> {
-        remote_leaves(&self.leaves)
+        self.bottom.remote_leaves()
     }
 
-    /// Its leaves, in order, and what was written down of their grants; they are called as in `spec`.
+    /// Its leaves, in order, those of pools last, and what was written down of their grants; they are called as in `spec`.
     pub fn held_leaves(&self, spec: &VolumeSpec) -> Vec<HeldLeaf> {
-        let held = |(leaf, unused): (&VolumeSpec, &Option<UnusedGrant>)| HeldLeaf {
+        let over = spec.over_pools();
+        let held = |(leaf, unused): (&VolumeSpec, &Vec<UnusedGrant>)| HeldLeaf {
             name: leaf.to_string(),
-            unused: unused.clone(),
+            unused: unused.first().cloned(),
         };
-        spec.leaves().into_iter().zip(&self.unused).map(held).collect()
+        let mut found: Vec<_> = over.leaves().into_iter().zip(&self.unused).map(held).collect();
+        for pool in &self.bottom.pools {
+            found.extend(pool.held_leaves(spec));
+        }
+        found
     }
 
     /// Some of its legs come back by themselves.
     pub fn has_comers(&self) -> bool {
-        !self.returning.is_empty()
+        self.bottom.has_comers()
     }
 
     /// The volume; what goes on with its legs that come back, after each turn; and what ends its leaves in order once nobody uses
@@ -311,22 +322,19 @@ impl Tree {
         host: &Host,
         hurry: Option<Arc<OwnedFd>>,
     ) -> (Box<dyn Volume>, Tend, impl FnOnce(bool) -> Outcome<Unheard> + use<>) {
-        let (leaves, host) = (Rc::new(RefCell::new(self.leaves)), host.clone());
-        let returning = Rc::new(RefCell::new(self.returning));
+        let (bottom, host) = (Rc::new(RefCell::new(self.bottom)), host.clone());
         let tend: Tend = {
-            let (leaves, returning) = (leaves.clone(), returning.clone());
+            let bottom = bottom.clone();
             Box::new(move || {
-                let leaves = &mut *leaves.borrow_mut();
-                let tended = returning.borrow_mut().tend(leaves);
-                let leaves = tended.has_changed.then(|| remote_leaves(leaves));
+                let bottom = &mut *bottom.borrow_mut();
+                let tended = bottom.tend();
+                let leaves = tended.has_changed.then(|| bottom.remote_leaves());
                 Tended { ports: tended.ports, leaves }
             })
         };
         let end = move |was_served| {
             let ending = if was_served { Ending::Orderly } else { Ending::Unused };
-            let unheard = returning.replace(Returning::none(&host)).into_unheard();
-            end(&host, &mut leaves.borrow_mut(), ending, hurry.as_deref())
-                .map(|others| others.and(unheard))
+            bottom.borrow_mut().end(&host, ending, hurry.as_deref())
         };
         (self.volume.boxed(), tend, end)
     }
@@ -348,12 +356,3 @@ fn is_not_granted(leaf: &dyn NetworkLeaf) -> bool {
 
 /// See [`Tree::into_parts`].
 pub type Tend = Box<dyn FnMut() -> Tended>;
-
-/// The attachments among leaves.
-fn remote_leaves(leaves: &[Leaf]) -> Vec<OpenedLeaf> {
-    let opened = |leaf: &Leaf| match leaf {
-        Leaf::Remote(leaf) => leaf.opened(),
-        Leaf::Local(_) | Leaf::Absent(_) => Vec::new(),
-    };
-    leaves.iter().flat_map(opened).collect()
-}

@@ -23,13 +23,35 @@ enum LeafKey<'a> {
     EbdDevice([u8; 6], u8, u8),
     /// An interface, and the device there.
     AoeDevice(&'a str, ShelfSlot),
+    /// A volume of a pool: the file that describes the pool, and its name there. Nobody has it twice, not even to read.
+    OfPool(PathBuf, &'a str),
+}
+
+/// Something that a volume stands on.
+#[derive(Clone, Copy, Debug)]
+struct Footing<'a> {
+    /// As it is named.
+    spec: &'a VolumeSpec,
+    /// The pool that has it, if it is part of one: the volume of it that was named.
+    pool: Option<&'a VolumeSpec>,
+}
+
+impl Footing<'_> {
+    /// Both are parts of one pool, which is opened once for all of its volumes.
+    fn is_shared_with(&self, other: &Footing<'_>) -> bool {
+        match (self.pool, other.pool) {
+            (Some(one), Some(other)) => one.is_of_pool_of(other),
+            _ => false,
+        }
+    }
 }
 
 /// What many volumes stand on, to find those that share something. Looks at the files of each once.
 #[derive(Debug, Default)]
 pub struct Ground<'a> {
-    /// Of each leaf the first volume that stands on it, and the first that is written.
-    users: HashMap<LeafKey<'a>, [Option<(usize, &'a VolumeSpec)>; 2]>,
+    /// Of each leaf the first volume that stands on it, and the first that is written. Whose pool has it shares it with the
+    /// other volumes of that.
+    users: HashMap<LeafKey<'a>, [Option<(usize, Footing<'a>)>; 2]>,
 }
 
 impl<'a> Ground<'a> {
@@ -42,16 +64,18 @@ impl<'a> Ground<'a> {
         read_only: bool,
     ) -> Option<(usize, [&'a VolumeSpec; 2])> {
         let leaves = volume.keyed_leaves();
-        let other = |(leaf, key): &(&'a VolumeSpec, LeafKey<'a>)| {
+        let is_read = |key: &LeafKey<'_>| read_only && !matches!(key, LeafKey::OfPool(..));
+        let other = |(leaf, key): &(Footing<'a>, LeafKey<'a>)| {
             let [first, written] = *self.users.get(key)?;
-            let (number, other) = if read_only { written } else { first }?;
-            Some((number, [other, *leaf]))
+            let (number, other) = if is_read(key) { written } else { first }?;
+            (!leaf.is_shared_with(&other)).then_some((number, [other.spec, leaf.spec]))
         };
         let found = leaves.iter().filter_map(other).min_by_key(|(number, _)| *number);
         for (leaf, key) in leaves {
+            let is_read = is_read(&key);
             let [first, written] = self.users.entry(key).or_default();
             first.get_or_insert((number, leaf));
-            if !read_only {
+            if !is_read {
                 written.get_or_insert((number, leaf));
             }
         }
@@ -64,6 +88,7 @@ pub fn same([one, other]: [&VolumeSpec; 2]) -> String {
     let kind = match one {
         VolumeSpec::Remote(_) => "export",
         VolumeSpec::Ebd(_) | VolumeSpec::Aoe(_) => "device",
+        VolumeSpec::Over { .. } => "volume",
         _ => "file",
     };
     format!("{one} and {other} are the same {kind}")
@@ -201,9 +226,93 @@ impl VolumeSpec {
         }
     }
 
-    fn keyed_leaves<'a>(&'a self) -> Vec<(&'a VolumeSpec, LeafKey<'a>)> {
-        let keyed = |leaf: &'a VolumeSpec| leaf.leaf_key().map(|key| (leaf, key));
-        self.leaves().into_iter().filter_map(keyed).collect()
+    /// What it stands on, as far as that can be told apart; of pools also their volumes.
+    fn keyed_leaves<'a>(&'a self) -> Vec<(Footing<'a>, LeafKey<'a>)> {
+        let mut found = Vec::new();
+        self.gather_keyed(None, &mut found);
+        found
+    }
+
+    fn gather_keyed<'a>(
+        &'a self,
+        pool: Option<&'a VolumeSpec>,
+        found: &mut Vec<(Footing<'a>, LeafKey<'a>)>,
+    ) {
+        let VolumeSpec::Over { children, node, .. } = self else {
+            let footing = Footing { spec: self, pool };
+            return found.extend(self.leaf_key().map(|key| (footing, key)));
+        };
+        let below = match (self.inner(), node) {
+            (Some(_), Some(node)) => {
+                let file = node.file.canonicalize().unwrap_or_else(|_| node.file.clone());
+                let footing = Footing { spec: self, pool: None };
+                found.push((footing, LeafKey::OfPool(file, &node.name)));
+                pool.or(Some(self))
+            }
+            _ => pool,
+        };
+        children.iter().for_each(|child| child.gather_keyed(below, found));
+    }
+
+    /// Of a volume of a pool its name there.
+    pub fn inner(&self) -> Option<&str> {
+        match self {
+            VolumeSpec::Over { module, labels: true, inner, .. } if module.has_volumes() => {
+                inner.as_deref()
+            }
+            _ => None,
+        }
+    }
+
+    /// The pool of a volume of one, and the name of that; of a pool itself no name. None of anything else.
+    pub fn pool(&self) -> Option<(VolumeSpec, Option<&str>)> {
+        let VolumeSpec::Over { module, labels: true, inner, .. } = self else { return None };
+        if !module.has_volumes() {
+            return None;
+        }
+        let name = inner.as_deref();
+        let mut pool = self.clone();
+        if let VolumeSpec::Over { inner, node, .. } = &mut pool {
+            *inner = None;
+            if let (Some(node), Some(name)) = (node, name) {
+                let base = node.name.len() - name.len() - 1;
+                node.name.truncate(base);
+            }
+        }
+        Some((pool, name))
+    }
+
+    /// It is a volume of the same pool, or that pool itself.
+    pub fn is_of_pool_of(&self, other: &VolumeSpec) -> bool {
+        match (self, other) {
+            (
+                VolumeSpec::Over { node: Some(one), .. },
+                VolumeSpec::Over { node: Some(two), .. },
+            ) => self.pool().is_some() && other.pool().is_some() && one.is_beside(two),
+            _ => false,
+        }
+    }
+
+    /// Collects the volumes of pools in it, in order, but for those that pools in it stand on.
+    pub fn volumes_of_pools<'a>(&'a self, found: &mut Vec<&'a VolumeSpec>) {
+        if self.inner().is_some() {
+            found.push(self);
+        } else if let VolumeSpec::Over { children, .. } = self {
+            children.iter().for_each(|child| child.volumes_of_pools(found));
+        }
+    }
+
+    /// The same volume, but for what its volumes of pools stand on: as it is opened when the pools are.
+    pub fn over_pools(&self) -> VolumeSpec {
+        let is_of_pool = self.inner().is_some();
+        let mut over = self.clone();
+        if let VolumeSpec::Over { children, .. } = &mut over {
+            match is_of_pool {
+                true => children.clear(),
+                false => children.iter_mut().for_each(|child| *child = child.over_pools()),
+            }
+        }
+        over
     }
 
     /// Two leaves of it that are the same file, device or export: written at two places at once, it would
@@ -213,7 +322,7 @@ impl VolumeSpec {
         let leaves = self.keyed_leaves();
         leaves.iter().enumerate().find_map(|(at, (leaf, key))| {
             let twin = leaves[..at].iter().find(|(_, other)| other == key);
-            twin.map(|(twin, _)| [*twin, *leaf])
+            twin.map(|(twin, _)| [twin.spec, leaf.spec])
         })
     }
 
@@ -231,12 +340,14 @@ impl VolumeSpec {
         }
     }
 
-    /// The same of a leaf of this volume and one of the other.
+    /// The same of a leaf of this volume and one of the other, unless one pool has it, of which both have volumes.
     pub fn shared_with<'a>(&'a self, other: &'a VolumeSpec) -> Option<[&'a VolumeSpec; 2]> {
         let theirs = other.keyed_leaves();
         self.keyed_leaves().into_iter().find_map(|(leaf, key)| {
-            let twin = theirs.iter().find(|(_, other)| *other == key);
-            twin.map(|(twin, _)| [leaf, *twin])
+            let is_it = |(twin, other): &&(Footing<'_>, LeafKey<'_>)| {
+                *other == key && !leaf.is_shared_with(twin)
+            };
+            theirs.iter().find(is_it).map(|(twin, _)| [leaf.spec, twin.spec])
         })
     }
 }

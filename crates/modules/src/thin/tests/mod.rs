@@ -12,4 +12,5 @@ mod many;
 mod model;
 mod random;
 mod scenes;
+mod several;
 mod world;

@@ -81,23 +81,11 @@ impl OpenPool<'_> {
 
 /// The pool of a volume, and the name of that.
 fn pool_of(spec: &VolumeSpec) -> Outcome<(VolumeSpec, Option<&str>)> {
-    match spec {
-        VolumeSpec::Over { module, labels: true, inner, .. } if module.has_volumes() => {
-            let name = inner.as_deref();
-            let mut pool = spec.clone();
-            if let VolumeSpec::Over { inner, node, .. } = &mut pool {
-                *inner = None;
-                if let (Some(node), Some(name)) = (node, name) {
-                    let base = node.name.len() - name.len() - 1;
-                    node.name.truncate(base);
-                }
-            }
-            Ok((pool, name))
-        }
-        _ => Err(Failure::usage(format!(
+    spec.pool().ok_or_else(|| {
+        Failure::usage(format!(
             "{spec} is no pool, nor a volume of one: describe one with kind = \"thin\", and name a volume of it as FILE.toml#POOL@VOLUME"
-        ))),
-    }
+        ))
+    })
 }
 
 /// Does something to a volume of a pool; `request` is made of its name.

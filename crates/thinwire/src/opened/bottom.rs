@@ -1,0 +1,144 @@
+//! [`Bottom`]: what is at the bottom of an open volume, its own and that of pools which it shares.
+
+use std::os::fd::{OwnedFd, RawFd};
+use std::rc::Rc;
+
+use thinwire_runtime::serve::{Awaited, OpenedLeaf};
+
+use super::ends;
+use super::pools::OpenPool;
+use super::returning::{Returned, Returning};
+use super::tree::Leaf;
+use crate::control::LeafStatus;
+use crate::error::Outcome;
+use crate::host::Host;
+use crate::network::NetworkLeaf;
+use crate::open::{Ending, OnRecord, Unheard, VolumeHealth};
+
+/// Leaves, and what brings some of them back; pools of which the volume has volumes, and that others may have open, too.
+pub(super) struct Bottom {
+    /// Those that come back when they were away. Before the leaves: labels of some of them are being read, perhaps.
+    pub returning: Returning,
+    pub leaves: Vec<Leaf>,
+    /// Each ends with the last who has it.
+    pub pools: Vec<Rc<OpenPool>>,
+}
+
+impl Bottom {
+    /// Goes on with what comes back.
+    #[inline]
+    pub fn tend(&mut self) -> Returned {
+        let mut tended = self.returning.tend(&mut self.leaves);
+        for pool in &self.pools {
+            let Returned { ports, has_changed } = pool.bottom().tend();
+            tended.ports.extend(ports);
+            tended.has_changed |= has_changed;
+        }
+        tended
+    }
+
+    /// Something of it comes back by itself.
+    pub fn has_comers(&self) -> bool {
+        !self.returning.is_empty() || self.pools.iter().any(|pool| pool.bottom().has_comers())
+    }
+
+    /// Calls this for each of its leaves, with whether the volume goes without that now.
+    pub fn each(&self, act: &mut dyn FnMut(&Leaf, bool)) {
+        for (at, leaf) in self.leaves.iter().enumerate() {
+            act(leaf, self.returning.is_coming(at));
+        }
+        self.pools.iter().for_each(|pool| pool.bottom().each(act));
+    }
+
+    fn gather<T>(&self, mut of: impl FnMut(&Leaf) -> Option<T>) -> Vec<T> {
+        let mut found = Vec::new();
+        self.each(&mut |leaf, _| found.extend(of(leaf)));
+        found
+    }
+
+    /// How many leaves there are.
+    pub fn count(&self) -> usize {
+        self.gather(|_| Some(())).len()
+    }
+
+    /// Something of it is reached over links.
+    pub fn has_remote(&self) -> bool {
+        let is_remote = |leaf: &Leaf| matches!(leaf, Leaf::Remote(_));
+        self.leaves.iter().any(is_remote)
+            || self.pools.iter().any(|pool| pool.bottom().has_remote())
+    }
+
+    /// How those are that the volume uses: nobody waits for a leg that its mirror has dropped.
+    pub fn healths(&self) -> Vec<VolumeHealth> {
+        let mut found = Vec::new();
+        self.each(&mut |leaf, is_coming| {
+            if !is_coming {
+                found.push(leaf.health());
+            }
+        });
+        found
+    }
+
+    /// Of those that are reached over links.
+    pub fn statuses(&self) -> Vec<LeafStatus> {
+        let of = |leaf: &Leaf| match leaf {
+            Leaf::Remote(leaf) => Some(NetworkLeaf::status(&**leaf)),
+            Leaf::Local(_) | Leaf::Absent(_) => None,
+        };
+        self.gather(of).into_iter().flatten().collect()
+    }
+
+    /// Whether their writers would stay on record.
+    pub fn on_record(&self) -> Vec<OnRecord> {
+        self.gather(|leaf| leaf.local().map(|leaf| leaf.on_record()))
+    }
+
+    /// Readable when something local has completions.
+    pub fn fds(&self) -> Vec<RawFd> {
+        self.gather(|leaf| leaf.local()?.fd())
+    }
+
+    /// Whether all I/O on its files and devices of this machine is direct; `None` if it has none.
+    pub fn direct(&self) -> Option<bool> {
+        let found = self.gather(|leaf| leaf.local()?.direct());
+        found.into_iter().reduce(|one, other| one && other)
+    }
+
+    /// Which of its files and devices of this machine have something to answer; `None` if it has none.
+    pub fn awaited(&self) -> Option<Awaited> {
+        let all = self.gather(|leaf| leaf.local().map(|leaf| leaf.awaited()));
+        (!all.is_empty()).then(|| -> Awaited {
+            Box::new(move |_| all.iter().filter_map(|awaited| awaited()).collect())
+        })
+    }
+
+    /// What it stands on at other targets.
+    pub fn remote_leaves(&self) -> Vec<OpenedLeaf> {
+        let of = |leaf: &Leaf| match leaf {
+            Leaf::Remote(leaf) => Some(leaf.opened()),
+            Leaf::Local(_) | Leaf::Absent(_) => None,
+        };
+        self.gather(of).into_iter().flatten().collect()
+    }
+
+    /// Ends all of it that nobody else has, each for itself, as [`ends::end`]. Nothing comes back any more.
+    pub fn end(
+        &mut self,
+        host: &Host,
+        ending: Ending,
+        hurry: Option<&OwnedFd>,
+    ) -> Outcome<Unheard> {
+        let none = Returning::none(host);
+        let unheard = std::mem::replace(&mut self.returning, none).into_unheard();
+        let mut ended =
+            ends::end(host, &mut self.leaves, ending, hurry).map(|others| others.and(unheard));
+        for pool in self.pools.drain(..) {
+            let let_go = pool.let_go(host, ending, hurry);
+            ended = match (ended, let_go) {
+                (Ok(some), Ok(others)) => Ok(some.and(others.0)),
+                (ended, let_go) => ended.and(let_go),
+            };
+        }
+        ended
+    }
+}

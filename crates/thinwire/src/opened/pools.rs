@@ -1,0 +1,217 @@
+//! Pools that are open on a host: each once, whoever has volumes of it, until the last of them has let go.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::os::fd::OwnedFd;
+use std::rc::{Rc, Weak};
+
+use thinwire_modules::thin::ThinPool;
+use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
+use thinwire_volume::Volume;
+
+use super::bottom::Bottom;
+use super::tree::{Root, Tree};
+use crate::error::{Failure, FailureKind, Outcome};
+use crate::host::Host;
+use crate::open::{Ending, Unheard, VolumeOptions};
+use crate::pool::{PoolPlace, PoolTeller};
+use crate::signals::Signals;
+use crate::uri::VolumeSpec;
+
+/// See the [module](self).
+#[derive(Default)]
+pub struct Pools {
+    wanted: RefCell<Vec<Wanted>>,
+    open: RefCell<Vec<Weak<OpenPool>>>,
+}
+
+/// Somebody is going to open a volume of a pool.
+struct Wanted {
+    volume: VolumeSpec,
+    /// What that is part of.
+    by: String,
+    read_only: bool,
+    take_over: bool,
+}
+
+/// A pool, and what is at its bottom.
+pub(super) struct OpenPool {
+    spec: VolumeSpec,
+    pool: ThinPool,
+    teller: Rc<PoolTeller>,
+    read_only: bool,
+    /// The pool as a volume: let go of before what it stands on.
+    volume: RefCell<Option<Box<dyn Volume>>>,
+    bottom: RefCell<Bottom>,
+    /// Who was known to want it when it was opened; what was written down of the grants of its leaves, for each of those.
+    holders: Vec<String>,
+    unused: Vec<Vec<Option<UnusedGrant>>>,
+    /// Ports in it, by number.
+    ports: Vec<usize>,
+    /// What those who have let go of it have said of that.
+    ending: Cell<Ending>,
+}
+
+/// How much is left undone by it: the most of all who had a pool counts.
+fn severity(ending: Ending) -> u8 {
+    match ending {
+        Ending::Unused => 0,
+        Ending::Orderly => 1,
+        Ending::BarAway => 2,
+        Ending::AfterLoss => 3,
+        Ending::Unfinished => 4,
+        Ending::Force => 5,
+    }
+}
+
+impl Pools {
+    /// This is going to be opened here, in that way: a pool is opened once as all who want it need it.
+    pub fn want(&self, spec: &VolumeSpec, options: &VolumeOptions) {
+        let mut volumes = Vec::new();
+        spec.volumes_of_pools(&mut volumes);
+        let mut wanted = self.wanted.borrow_mut();
+        wanted.extend(volumes.into_iter().map(|volume| Wanted {
+            volume: volume.clone(),
+            by: spec.to_string(),
+            read_only: options.read_only,
+            take_over: options.take_over,
+        }));
+    }
+
+    /// All pools that are open, as they are named.
+    pub fn all(&self) -> Vec<(VolumeSpec, ThinPool)> {
+        let open = self.open.borrow();
+        open.iter().filter_map(Weak::upgrade).map(|it| (it.spec.clone(), it.pool.clone())).collect()
+    }
+
+    fn find(&self, spec: &VolumeSpec) -> Option<Rc<OpenPool>> {
+        let mut open = self.open.borrow_mut();
+        open.retain(|pool| pool.strong_count() > 0);
+        open.iter().filter_map(Weak::upgrade).find(|pool| pool.spec.is_of_pool_of(spec))
+    }
+
+    /// The pool of a volume of one, which is part of `by`: opened if it is not open yet.
+    ///
+    /// # Errors
+    /// It could not be opened; or it is open to be read only, and this is to write.
+    pub(super) fn hold(
+        &self,
+        host: &Host,
+        (volume, by): (&VolumeSpec, &VolumeSpec),
+        options: &VolumeOptions,
+        disk_options: DiskOptions,
+        signals: Option<&Signals>,
+    ) -> Outcome<Rc<OpenPool>> {
+        if let Some(open) = self.find(volume) {
+            return match open.read_only && !options.read_only {
+                false => Ok(open),
+                true => Err(Failure {
+                    kind: FailureKind::Busy,
+                    message: format!(
+                        "{} is open here to be read only: let go of the volumes of it that are, or open them later",
+                        open.spec
+                    ),
+                }),
+            };
+        }
+        let Some((spec, _)) = volume.pool() else { unreachable!("it is a volume of one") };
+        let mut options = options.clone();
+        let mut holders = Vec::new();
+        for wanted in &*self.wanted.borrow() {
+            if wanted.volume.is_of_pool_of(volume) {
+                options.read_only &= wanted.read_only;
+                options.take_over |= wanted.take_over;
+                holders.push(wanted.by.clone());
+            }
+        }
+        if !holders.contains(&by.to_string()) {
+            holders.push(by.to_string());
+        }
+        let place = PoolPlace::alone();
+        options.pool = Some(place.clone());
+        let tree = Tree::open_for(host, &spec, &options, (disk_options, signals), &holders)?;
+        let Tree { volume, bottom, unused, ports } = tree;
+        let Some((pool, teller)) = place.take_told() else {
+            unreachable!("it was opened as a pool")
+        };
+        let unused = (0..holders.len()).map(|holder| {
+            // Those without a record, and those that are only read, have no grant.
+            unused.iter().map(|of_leaf| of_leaf.get(holder).cloned()).collect()
+        });
+        let open = Rc::new(OpenPool {
+            spec,
+            pool,
+            teller,
+            read_only: options.read_only,
+            volume: RefCell::new(Some(Root::boxed(volume))),
+            bottom: RefCell::new(bottom),
+            unused: unused.collect(),
+            holders,
+            ports,
+            ending: Cell::new(Ending::Unused),
+        });
+        self.open.borrow_mut().push(Rc::downgrade(&open));
+        Ok(open)
+    }
+}
+
+impl OpenPool {
+    /// The pool itself.
+    pub fn pool(&self) -> &ThinPool {
+        &self.pool
+    }
+
+    /// Who tells people of it.
+    pub fn teller(&self) -> &Rc<PoolTeller> {
+        &self.teller
+    }
+
+    /// It is the pool of that volume.
+    pub fn is_of(&self, volume: &VolumeSpec) -> bool {
+        self.spec.is_of_pool_of(volume)
+    }
+
+    /// What it stands on.
+    pub fn bottom(&self) -> RefMut<'_, Bottom> {
+        self.bottom.borrow_mut()
+    }
+
+    /// Ports in it, by number.
+    pub fn ports(&self) -> &[usize] {
+        &self.ports
+    }
+
+    /// Its leaves, in order, and what was written down of their grants for that holder, who was known when it was opened.
+    pub fn held_leaves(&self, by: &VolumeSpec) -> Vec<HeldLeaf> {
+        let by = by.to_string();
+        let holder = self.holders.iter().position(|holder| *holder == by);
+        let held = |leaf: usize, spec: &VolumeSpec| HeldLeaf {
+            name: spec.to_string(),
+            unused: holder.and_then(|holder| self.unused[holder].get(leaf).cloned()?),
+        };
+        let over = self.spec.over_pools();
+        let own = over.leaves();
+        let mut found: Vec<_> = own.iter().enumerate().map(|(at, spec)| held(at, spec)).collect();
+        for below in &self.bottom().pools {
+            found.extend(below.held_leaves(&self.spec));
+        }
+        found
+    }
+
+    /// Somebody needs it no more: the last ends it.
+    pub fn let_go(
+        self: Rc<Self>,
+        host: &Host,
+        ending: Ending,
+        hurry: Option<&OwnedFd>,
+    ) -> Outcome<Unheard> {
+        if severity(ending) > severity(self.ending.get()) {
+            self.ending.set(ending);
+        }
+        let Ok(last) = Rc::try_unwrap(self) else { return Ok(Unheard::default()) };
+        let OpenPool { pool, volume, bottom, ending, .. } = last;
+        // With the last handle goes the pool, unless a volume is still there.
+        volume.replace(None);
+        drop(pool);
+        bottom.into_inner().end(host, ending.get(), hurry)
+    }
+}

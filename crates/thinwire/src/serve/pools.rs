@@ -1,0 +1,72 @@
+//! Exports that are volumes of pools: a pool is one shard's, and so are all exports that have something of it.
+
+use crate::export::ExportSpec;
+use crate::uri::VolumeSpec;
+
+/// By number of an export, the first of those that have to be on its shard, if that is another.
+pub(super) fn beside(exports: &[ExportSpec]) -> Vec<Option<usize>> {
+    beside_all(exports.iter().map(|export| &export.volume))
+}
+
+fn beside_all<'a>(specs: impl Iterator<Item = &'a VolumeSpec>) -> Vec<Option<usize>> {
+    // Volumes of pools that were met, and the first with something of that pool.
+    let mut met: Vec<(&VolumeSpec, usize)> = Vec::new();
+    let mut firsts: Vec<usize> = Vec::new();
+    for (number, spec) in specs.enumerate() {
+        let mut volumes = Vec::new();
+        spec.volumes_of_pools(&mut volumes);
+        firsts.push(number);
+        for volume in volumes {
+            let known = met.iter().find(|(other, _)| volume.is_of_pool_of(other));
+            match known.map(|&(_, with)| (firsts[with], firsts[number])) {
+                // One with volumes of several pools brings together all that have some of them.
+                Some((one, other)) => {
+                    let (least, most) = (one.min(other), one.max(other));
+                    let joined = firsts.iter_mut().filter(|first| **first == most);
+                    joined.for_each(|first| *first = least);
+                }
+                None => met.push((volume, number)),
+            }
+        }
+    }
+    firsts.iter().enumerate().map(|(at, first)| (at != *first).then_some(*first)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+
+    #[test]
+    fn what_has_volumes_of_a_pool_is_together() {
+        let dir = TempDir::new("beside");
+        let file = dir.path().join("p.toml");
+        let pool = |name: &str| {
+            format!(
+                "[[volume]]\nname = \"{name}\"\nkind = \"thin\"\nchildren = [\"/{name}1\", \"/{name}2\"]\n"
+            )
+        };
+        std::fs::write(&file, pool("p") + &pool("q")).unwrap();
+        let of = |name: &str| format!("{}#{name}", file.display());
+        let beside = |texts: &[String]| {
+            let specs: Vec<VolumeSpec> = texts.iter().map(|text| text.parse().unwrap()).collect();
+            beside_all(specs.iter())
+        };
+        let (pa, pb, qa, qb) = (of("p@a"), of("p@b"), of("q@a"), of("q@b"));
+        let other = || "memory:1M".to_owned();
+        assert_eq!(
+            beside(&[other(), pa.clone(), qa.clone(), pb.clone()]),
+            [None, None, None, Some(1)]
+        );
+        let both = format!("linear:[{pb},{qb}]");
+        assert_eq!(
+            beside(&[pa.clone(), qa.clone(), other(), both.clone()]),
+            [None, Some(0), None, Some(0)]
+        );
+        assert_eq!(beside(&[both, qa, pa]), [None, Some(0), Some(0)]);
+        assert_eq!(
+            beside(&[other(), format!("slice:[{}]?size=4096", of("p@c")), of("p@d")]),
+            [None, None, Some(1)]
+        );
+    }
+}
