@@ -336,3 +336,60 @@ def from_one_volume_of_a_pool_to_another(lab):
     check(pool.volumes() == ["home", "one", "other"], "nothing has changed")
     # Whoever was refused holds nothing.
     thinwire(lab, "bench", f"{pool.name}@home", "--rw", "randwrite", "--bs", "4k", "--runtime", "0.1", *pool.run_dir)
+
+
+@test(seconds=150)
+def snapshots_of_what_a_target_exports(lab):
+    """A target exports two volumes of a pool, and both are written, with what is written verified. Snapshots of one are taken through the target, one is
+    deleted, a clone is made, the volume grows, which its users see, and all is shown; what is exported is neither deleted nor rolled back. Then the
+    target is killed, and the snapshots are exported: each has all that those before it had."""
+    pool = Pool(lab, size="48M")
+    pool.do("create", f"{pool.name}@other", "--size", "32M")
+    home, state = f"{pool.name}@home", ("--shards", "2", *pool.run_dir)
+    target = Target(lab, "memory=memory:1M", f"home={home}", f"other={pool.name}@other", over="raw", extra=state)
+    disks = [Attachment(lab, uri(lab, name, over="raw"), name=name, timeout=40, run="other") for name in ("home", "other")]
+    fios = [load.Fio(lab, disk.nbd, mib=24, seconds=12, seed=seed) for seed, disk in enumerate(disks)]
+    for nth in range(6):
+        time.sleep(1)
+        for fio in fios:
+            fio.still_running(f"snapshot {nth}")
+        said = pool.do("snapshot", home, f"at{nth}").stdout
+        check(said == f"made at{nth}: a snapshot of home\n", said)
+    pool.do("delete", f"{pool.name}@at3")
+    pool.do("clone", f"{pool.name}@at4", "clone")
+    pool.do("create", f"{pool.name}@new", "--size", "1M")
+    pool.do("grow", home, "64M")
+    check(pool.volumes() == ["home", "other", "at0", "at1", "at2", "at4", "at5", "clone", "new"], pool.volumes())
+    shown = {volume["name"]: volume for volume in pool.show("--space")["volumes"]}
+    check(shown["home"]["bytes"] == 64 << 20 and shown["other"]["own_bytes"] == shown["other"]["mapped_bytes"] > 0, shown)
+    check(shown["at0"]["own_bytes"] < shown["at0"]["mapped_bytes"] and shown["new"]["own_bytes"] == 0, shown)
+    for words in ("delete",), ("rollback", "at4"):
+        refused(lab, "volume", words[0], home, *words[1:], *pool.run_dir, says=["target node1 has the pool", "`home` is in use", "end the target"])
+    refused(lab, "volume", "snapshot", home, "at0", *pool.run_dir, says=["is called that"])
+    refused(lab, "volume", "snapshot", f"{pool.name}@none", "x", *pool.run_dir, says=["no volume `none`"])
+    until("it has grown", 10, lambda: disks[0].status()["bytes"] == 64 << 20)
+    check(disks[1].status()["bytes"] == 32 << 20, "the other has not")
+    for fio in fios:
+        fio.finish(90)
+    load.verified(lab, disks[0].nbd, mib=8, extra=("--offset=50m",))
+    for disk in disks:
+        disk.detach(timeout=40)
+    target.kill()
+    target.start()
+    target.stop()
+    names = ["at0", "at1", "at2", "at4", "at5", "home"]
+    target = Target(lab, *[f"{name}={pool.name}@{name},ro" for name in names], over="raw", extra=pool.run_dir)
+    held = []
+    for name in names:
+        path = lab.path("seen.raw")
+        run("rm", "-f", path)
+        thinwire(lab, "copy", uri(lab, name, over="raw"), path, timeout=60)
+        with open(path, "rb") as file:
+            held.append(file.read())
+    for before, after, name in zip(held, held[1:], names[1:]):
+        lost = lacks(before, after)
+        check(lost == [], f"{name} lacks {len(lost)} blocks that the one before it has: {lost[:4]}")
+        check(before != after[:len(before)], "something was written between")
+    target.stop()
+    pool.do("rollback", home, "at4")
+    check(pool.read("home", lab.path("home.raw"))[:48 << 20] == pool.read("clone", lab.path("clone.raw")), "both are what that was")

@@ -1,6 +1,6 @@
 //! Asking the shards of a target how they are, and giving them other keys, limits and exports, from a thread that is none of them:
 //! each answers between two of its turns, with plain figures. What is made of those, and who waits for it, is no
-//! shard's work.
+//! shard's work. What concerns volumes that its exports are made of goes to their [`Clerk`], and may take a while.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -98,8 +98,24 @@ pub struct ExportChange {
 /// Opens what a shard is to offer, reading into memory of this pool, on the thread of the shard: all or none.
 pub type OpenExports = Box<dyn FnOnce(&Pool) -> Result<Vec<OpenedExport>, String> + Send>;
 
+/// Does what is asked of volumes that exports of a shard are made of, on the thread of the shard, between its turns. What that is, and what is
+/// answered, is known to whoever opened them.
+pub trait Clerk {
+    /// Begins with something, whose end is told under this number.
+    fn begin(&mut self, number: u64, words: &str);
+
+    /// Goes on with all that has begun, after each turn: appends what has ended, and the answers.
+    fn tend(&mut self, ended: &mut Vec<(u64, String)>);
+}
+
+/// Something for a [`Clerk`], and where the answer goes.
+pub(crate) type Errand = (String, Sender<String>);
+
 /// What is asked of a shard, between two of its turns.
 pub(crate) trait Asked {
+    /// Has its clerk begin with that. Who has none lets go of it.
+    fn begin(&mut self, errand: Errand);
+
     /// Tells how the shard is.
     fn report(&self) -> ShardReport;
 
@@ -136,6 +152,8 @@ struct Wanted {
     abandon: bool,
     /// Then, that it prepares this.
     prepare: Option<Prepare>,
+    /// That its clerk does these, the oldest first.
+    errands: VecDeque<Errand>,
 }
 
 /// What a shard is to open, and where it says how that went.
@@ -217,6 +235,15 @@ impl Inquiry {
         Err(why)
     }
 
+    /// Has the clerk of a shard do something. What comes out is the answer; it ends without one if the shard does, or has no clerk.
+    pub fn errand(&self, shard: u8, words: String) -> Receiver<String> {
+        let (tell, told) = channel();
+        let desk = &self.desks[usize::from(shard)];
+        desk.wanted().errands.push_back((words, tell));
+        ring(&desk.bell);
+        told
+    }
+
     /// Puts something on each desk.
     fn put(&self, put: impl Fn(&mut Wanted)) {
         for desk in &self.desks {
@@ -246,7 +273,8 @@ impl Inquiry {
     pub(crate) fn answer(&self, shard: u8, asked: &mut impl Asked) {
         let desk = &self.desks[usize::from(shard)];
         let _ = rustix::io::read(&desk.bell, &mut [0u8; 8]);
-        let Wanted { asker, changes, abandon, prepare } = std::mem::take(&mut *desk.wanted());
+        let wanted = std::mem::take(&mut *desk.wanted());
+        let Wanted { asker, changes, abandon, prepare, errands } = wanted;
         // Who asked may have given up.
         for (change, giver) in changes {
             let _ = giver.send((shard, asked.take(*change)));
@@ -257,6 +285,7 @@ impl Inquiry {
         if let Some((open, asker)) = prepare {
             let _ = asker.send((shard, asked.prepare(open)));
         }
+        errands.into_iter().for_each(|errand| asked.begin(errand));
         if let Some(asker) = asker {
             let _ = asker.send((shard, asked.report()));
         }
@@ -265,6 +294,8 @@ impl Inquiry {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::TryRecvError;
+
     use super::*;
 
     fn keys(announces: bool) -> TargetChange {
@@ -278,9 +309,14 @@ mod tests {
         taken: Vec<bool>,
         prepared: usize,
         abandoned: usize,
+        errands: Vec<Errand>,
     }
 
     impl Asked for Hand {
+        fn begin(&mut self, errand: Errand) {
+            self.errands.push(errand);
+        }
+
         fn report(&self) -> ShardReport {
             unreachable!("nobody asks")
         }
@@ -326,6 +362,22 @@ mod tests {
             }
             assert_eq!(giver.join().unwrap(), [Some(7), Some(7)]);
         });
+    }
+
+    #[test]
+    fn an_errand_is_one_shards_and_ends_with_it() {
+        let inquiry = Inquiry::new(2).unwrap();
+        let [first, second] = ["a", "b"].map(|words| inquiry.errand(1, words.into()));
+        let mut hands = [Hand::default(), Hand::default()];
+        for (shard, hand) in (0..).zip(&mut hands) {
+            inquiry.answer(shard, hand);
+        }
+        assert_eq!(hands[0].errands.len(), 0);
+        let (words, tell) = hands[1].errands.remove(0);
+        tell.send(words + "!").unwrap();
+        assert_eq!((first.recv(), second.try_recv()), (Ok("a!".into()), Err(TryRecvError::Empty)));
+        drop(hands);
+        assert!(second.recv().is_err(), "nobody does it any more");
     }
 
     /// While a shard is busy nothing that exports come and go by is left out, and what was given up is not kept.

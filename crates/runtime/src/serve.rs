@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use thinwire_buffer::Pool;
@@ -20,8 +21,8 @@ use thinwire_target::{
 use crate::clock::{entropy, entropy_bytes};
 use crate::disk::HeldRing;
 use crate::inquiry::{
-    Asked, ExportChange, Inquiry, LeafReport, LinkReport, OpenExports, SESSIONS_TOLD_MAX,
-    ShardReport, TargetChange,
+    Asked, Clerk, Errand, ExportChange, Inquiry, LeafReport, LinkReport, OpenExports,
+    SESSIONS_TOLD_MAX, ShardReport, TargetChange,
 };
 use crate::shard::{Shard, SharedShard};
 use crate::shards::{Guest, Idle, Mail};
@@ -54,6 +55,8 @@ pub struct OpenedExport {
     pub tend: Option<Box<dyn FnMut() -> Tended>>,
     /// Called once nobody is served any more, with whether anybody could be: ends what it stands on.
     pub end: Option<Box<dyn FnOnce(bool)>>,
+    /// Does what is asked of volumes that it is made of ([`Inquiry::errand`]); one on each shard.
+    pub clerk: Option<Box<dyn Clerk>>,
     /// See [`Target::set_weight`].
     pub weight: u16,
 }
@@ -83,6 +86,7 @@ impl OpenedExport {
             awaited: None,
             tend: None,
             end: None,
+            clerk: None,
             weight: 1,
         }
     }
@@ -142,6 +146,11 @@ pub struct TargetShard {
     _ring: Option<HeldRing>,
     /// Some export has to be tended.
     is_tended: bool,
+    /// See [`OpenedExport::clerk`].
+    clerk: Option<Box<dyn Clerk>>,
+    /// What that does, and where the answers go.
+    errands: Vec<(u64, Sender<String>)>,
+    last_errand: u64,
     /// It has turned as a target.
     has_served: bool,
 }
@@ -195,6 +204,9 @@ impl TargetShard {
             leaving: Vec::new(),
             _ring: None,
             is_tended: false,
+            clerk: None,
+            errands: Vec::new(),
+            last_errand: 0,
             has_served: false,
         }
     }
@@ -238,7 +250,8 @@ impl TargetShard {
             None => target.add_export(export.config),
         }
         target.set_weight(&name, export.weight);
-        let OpenedExport { direct, awaited, tend, end, .. } = export;
+        let OpenedExport { direct, awaited, tend, end, clerk, .. } = export;
+        self.clerk = self.clerk.take().or(clerk);
         self.is_tended |= tend.is_some();
         self.exports.push(Shown { name, direct, awaited, tend, end });
         Ok(())
@@ -321,9 +334,13 @@ impl TargetShard {
         loop {
             let told = {
                 let shard = &mut *self.shard.borrow_mut();
-                shard.turn((!self.leaving.is_empty()).then_some(STOP_LOOK))?;
+                let is_looked_at = !self.leaving.is_empty() || !self.errands.is_empty();
+                shard.turn(is_looked_at.then_some(STOP_LOOK))?;
                 shard.ready().min()
             };
+            if !self.errands.is_empty() {
+                self.tend_errands();
+            }
             if !self.leaving.is_empty() {
                 self.let_go_of_gone();
             }
@@ -347,6 +364,20 @@ impl TargetShard {
             }
             let mut shard = self.shard.borrow_mut();
             ports.into_iter().for_each(|port| shard.node().give_port(port, self.target));
+        }
+    }
+
+    /// Goes on with what the clerk does.
+    #[cold]
+    fn tend_errands(&mut self) {
+        let mut ended = Vec::new();
+        if let Some(clerk) = &mut self.clerk {
+            clerk.tend(&mut ended);
+        }
+        for (number, answer) in ended {
+            let Some(at) = self.errands.iter().position(|(of, _)| *of == number) else { continue };
+            // Who asked may have given up.
+            let _ = self.errands.swap_remove(at).1.send(answer);
         }
     }
 
@@ -408,6 +439,14 @@ impl TargetShard {
 }
 
 impl Asked for TargetShard {
+    fn begin(&mut self, (words, tell): Errand) {
+        let Some(clerk) = &mut self.clerk else { return };
+        self.last_errand += 1;
+        self.errands.push((self.last_errand, tell));
+        clerk.begin(self.last_errand, &words);
+        self.tend_errands();
+    }
+
     fn report(&self) -> ShardReport {
         TargetShard::report(self)
     }

@@ -13,6 +13,7 @@ use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::Volume;
 
 use thinwire_modules::mirror::OpeningWish;
+use thinwire_modules::thin::ThinPool;
 
 use crate::attachment::shown::Shown;
 use crate::cli::{Submission, WhenAwayArg, WireArgs};
@@ -40,7 +41,7 @@ pub struct VolumeOptions {
     pub read_only: bool,
     /// What is wanted of mirrors in it whose legs are not all there, or differ.
     pub wish: OpeningWish,
-    /// Of a pool that is to be changed itself: where it is put.
+    /// Of a pool that is opened for itself: where it is put.
     pub pool: Option<PoolPlace>,
     /// Fence the writer that holds a remote volume, or is on record of a local one.
     pub take_over: bool,
@@ -264,6 +265,11 @@ pub trait OpenVolume {
     /// Ends the sleep of [`OpenVolume::turn`] while `fd` is readable. The caller keeps it open for
     /// as long as the volume.
     fn watch(&mut self, fd: BorrowedFd<'_>) -> Outcome;
+
+    /// Pools that are open with it, as they are named: to be changed while it is in use.
+    fn pools(&self) -> Vec<(VolumeSpec, ThinPool)> {
+        Vec::new()
+    }
 
     /// State, paths and timers, as `status` shows them.
     fn health(&self) -> VolumeHealth;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use thinwire_buffer::{Pool, Time};
 use thinwire_frontend::{Face, FacePart};
 use thinwire_initiator::Initiator;
+use thinwire_modules::thin::ThinPool;
 use thinwire_node::PartId;
 use thinwire_proto::StageSums;
 use thinwire_runtime::disk::DiskOptions;
@@ -213,6 +214,10 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
 
     fn watch(&mut self, fd: BorrowedFd<'_>) -> Outcome {
         self.below.host.watch(fd)
+    }
+
+    fn pools(&self) -> Vec<(VolumeSpec, ThinPool)> {
+        self.below.host.pools().all()
     }
 
     /// That of the leaf which is worst off, with the paths of all.

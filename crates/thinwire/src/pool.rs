@@ -1,5 +1,6 @@
 //! Pools (`docs/format.md`, "The pool"): opened over their two parts, once for all of their volumes that are used, or to be changed themselves.
 
+mod desk;
 mod request;
 
 use std::cell::{Cell, RefCell};
@@ -21,24 +22,14 @@ use crate::host::Host;
 use crate::labelled::{Opening, assemble_whole, read_all, wait};
 use crate::uri::VolumeSpec;
 
-pub use request::{PoolRequest, PoolStatus, PoolVolumeStatus};
+pub use desk::{PoolAsk, PoolDesk, PoolName};
+pub use request::{PoolRequest, PoolStatus, PoolVolumeStatus, describe};
 
-/// Where an opening puts a pool, for whoever changes it.
+/// Where the opening of a pool puts it, for whoever changes it, or opens volumes of it.
 #[derive(Clone, Default)]
-pub struct PoolPlace {
-    pool: Rc<RefCell<Option<(ThinPool, Rc<PoolTeller>)>>>,
-    /// The pool may be opened for none of its volumes.
-    is_alone: Rc<Cell<bool>>,
-}
+pub struct PoolPlace(Rc<RefCell<Option<(ThinPool, Rc<PoolTeller>)>>>);
 
 impl PoolPlace {
-    /// For a pool that is opened for none of its volumes.
-    pub fn alone() -> Self {
-        let place = PoolPlace::default();
-        place.is_alone.set(true);
-        place
-    }
-
     /// The pool, once it is open.
     pub fn take(&self) -> Option<ThinPool> {
         self.take_told().map(|(pool, _)| pool)
@@ -46,11 +37,11 @@ impl PoolPlace {
 
     /// And who tells people of it.
     pub(crate) fn take_told(&self) -> Option<(ThinPool, Rc<PoolTeller>)> {
-        self.pool.borrow_mut().take()
+        self.0.borrow_mut().take()
     }
 
     fn put(&self, pool: &ThinPool, teller: &Rc<PoolTeller>) {
-        *self.pool.borrow_mut() = Some((pool.clone(), teller.clone()));
+        *self.0.borrow_mut() = Some((pool.clone(), teller.clone()));
     }
 }
 
@@ -71,7 +62,7 @@ pub fn open_pool(
     mut children: Vec<Box<dyn Volume>>,
     by: &Opening<'_>,
 ) -> Outcome<Box<dyn Volume>> {
-    let Some(place) = by.pool.filter(|place| place.is_alone.get()) else {
+    let Some(place) = by.pool else {
         return Err(Failure::usage(
             "it is a pool: name a volume in it, with @ and its name behind that of the pool (`thinwire volume show` lists them)",
         ));
@@ -151,9 +142,6 @@ pub fn open_volume_of_pool(
     let way = if by.read_only { VolumeWay::Read } else { VolumeWay::Write };
     let volume = pool.open_volume_to(volume.volume, way);
     let volume = volume.map_err(|e| Failure::failed(e.to_string()))?;
-    if let Some(place) = by.pool {
-        place.put(pool, teller);
-    }
     Ok(Box::new(PoolUser { volume, pool: pool.clone(), teller: teller.clone() }))
 }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::leftover::Leftover;
+use crate::pool::PoolName;
 use crate::process;
 
 /// The version of everything this program writes as JSON.
@@ -36,6 +37,9 @@ pub struct Record {
     pub gives_up_ms: Option<u64>,
     /// What stays behind if the process is killed.
     pub leftovers: Vec<Leftover>,
+    /// Pools that it has open with its volume.
+    #[serde(default)]
+    pub pools: Vec<PoolName>,
 }
 
 impl Record {
@@ -54,6 +58,7 @@ impl Record {
             start_ticks: process::start_ticks(pid).unwrap_or(0),
             gives_up_ms: None,
             leftovers: Vec::new(),
+            pools: Vec::new(),
         }
     }
 }
@@ -71,6 +76,9 @@ pub struct TargetRecord {
     pub pid: i32,
     /// When that process started, in clock ticks since boot.
     pub start_ticks: u64,
+    /// Pools that it has open with its exports.
+    #[serde(default)]
+    pub pools: Vec<PoolName>,
 }
 
 impl TargetRecord {
@@ -78,7 +86,8 @@ impl TargetRecord {
     pub fn of_this_process(node: &str, insecure: bool) -> Self {
         let pid = std::process::id() as i32;
         let start_ticks = process::start_ticks(pid).unwrap_or(0);
-        TargetRecord { schema: SCHEMA, node: node.to_owned(), insecure, pid, start_ticks }
+        let (node, pools) = (node.to_owned(), Vec::new());
+        TargetRecord { schema: SCHEMA, node, insecure, pid, start_ticks, pools }
     }
 }
 

@@ -26,7 +26,7 @@ use thinwire_target::{ExportConfig, Principal, TargetKeys};
 use thinwire_volume::stores::{MemoryStore, NullStore, Writeback};
 use thinwire_volume::{Identity, Volume};
 
-use self::pools::beside;
+use self::pools::{PoolClerk, beside};
 use crate::caretaker::Caretaker;
 use crate::config::TargetSettings;
 use crate::error::{Failure, Outcome};
@@ -356,6 +356,9 @@ impl Provider for Configured<'_> {
             }
         }
         opened.sort_unstable_by_key(|(number, _)| *number);
+        if let Some((_, first)) = opened.first_mut() {
+            first.clerk = PoolClerk::of(&host);
+        }
         Ok(opened.into_iter().map(|(_, export)| export).collect())
     }
 

@@ -7,6 +7,8 @@
 //! that does not answer holds its shard all the same: then the process ends some seconds later, as by kill -9, and
 //! names all that do not (`last_resort.rs`).
 
+mod errands;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,14 +21,18 @@ use thinwire_runtime::disk;
 use thinwire_runtime::inquiry::{ExportChange, Inquiry, OpenExports, ShardReport, TargetChange};
 use thinwire_runtime::serve::OpenedExport;
 
+use self::errands::Errands;
 use crate::config::TargetSettings;
 use crate::config_file;
-use crate::control::{ControlServer, Controlled, DetachProgress, Response, State, TargetState};
+use crate::control::{
+    ControlServer, Controlled, DetachProgress, PoolProgress, Response, State, TargetState,
+};
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
 use crate::health;
 use crate::last_resort::{held_up, paths_of};
 use crate::notify;
+use crate::pool::{PoolAsk, PoolName};
 use crate::privileges::{Confined, ConfinedOnce};
 use crate::reload::{self, ExportPlan, Reloaded};
 use crate::rundir::{Claim, RunDir, TARGET_PREFIX, TargetRecord, node_of};
@@ -102,7 +108,11 @@ pub fn register<'a>(
     if dir.target_record(claim.name()).is_some() {
         tracing::info!("removed what a target of this name left that was killed");
     }
-    claim.write(&TargetRecord::of_this_process(&config.node, config.insecure))?;
+    let mut record = TargetRecord::of_this_process(&config.node, config.insecure);
+    let volumes = config.exports.iter().map(|export| &export.volume);
+    record.pools = volumes.flat_map(PoolName::all_in).collect();
+    record.pools.dedup();
+    claim.write(&record)?;
     let control = dir.listen(claim.name()).and_then(ControlServer::new);
     let control =
         control.map_err(|e| Failure::failed(format!("cannot make the control socket: {e}")))?;
@@ -145,12 +155,15 @@ impl Steward<'_> {
         let had_terminal = !is_without_terminal();
         let mut signals = 0;
         let mut given_up = None;
+        let mut errands = Errands::default();
         loop {
             let control = self.control.as_ref().map(ControlServer::fd);
             let fds = [Some(self.over.as_fd()), Some(self.signals.fd()), control];
             let mut fds: Vec<_> =
                 fds.iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
             let left = given_up.map(|at: Instant| at.saturating_duration_since(Instant::now()));
+            let look = errands.look();
+            let left = left.into_iter().chain(look).min();
             let left = left.and_then(|left| Timespec::try_from(left).ok());
             match poll(&mut fds, left.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -166,7 +179,7 @@ impl Steward<'_> {
             }
             match self.signals.take() {
                 Some(libc::SIGHUP) if !(had_terminal && is_without_terminal()) => {
-                    let _told = self.view(signals).reload();
+                    let _told = self.view(signals, &mut errands).reload();
                 }
                 Some(signal) => {
                     signals += 1;
@@ -178,14 +191,15 @@ impl Steward<'_> {
                 None => {}
             }
             if let Some(mut control) = self.control.take() {
-                control.turn(&mut self.view(signals));
+                control.turn(&mut self.view(signals, &mut errands));
+                errands.finish(&mut control);
                 self.control = Some(control);
             }
         }
     }
 
     /// What may be seen and done after so many signals.
-    fn view(&mut self, signals: u32) -> View<'_> {
+    fn view<'v>(&'v mut self, signals: u32, errands: &'v mut Errands) -> View<'v> {
         let state = match (signals, self.serving.load(Ordering::Acquire)) {
             (0, false) => TargetState::Starting,
             (0, true) => TargetState::Serving,
@@ -197,6 +211,7 @@ impl Steward<'_> {
             read: self.read,
             inquiry: self.inquiry,
             confined: self.confined,
+            errands,
             state,
         }
     }
@@ -262,6 +277,7 @@ struct View<'a> {
     read: &'a (dyn Fn() -> Outcome<TargetSettings> + Sync),
     inquiry: &'a Inquiry,
     confined: &'a ConfinedOnce,
+    errands: &'a mut Errands,
     state: TargetState,
 }
 
@@ -288,6 +304,24 @@ impl Controlled for View<'_> {
             Err(why) => tracing::error!("not reloaded, and goes on as before: {why}"),
         }
         done
+    }
+
+    fn change_pool(&mut self, ask: &PoolAsk) -> PoolProgress {
+        let has = |export: &&ExportSpec| PoolName::all_in(&export.volume).contains(&ask.pool);
+        let export = self.config.exports.iter().find(has);
+        let place = export.and_then(|export| {
+            self.places.iter().find(|(name, _)| *name == export.name).map(|&(_, shard)| shard)
+        });
+        match (self.state, place) {
+            (TargetState::Serving, Some(shard)) => self.errands.begin(self.inquiry, shard, ask),
+            (TargetState::Serving, None) => {
+                errands::refused(format!("no export is a volume of the pool {}", ask.pool.name))
+            }
+            (TargetState::Starting, _) => {
+                errands::refused("it is still starting: try again soon".into())
+            }
+            _ => errands::refused("it is ending".into()),
+        }
     }
 
     fn detach(&mut self, _: bool) -> Result<DetachProgress, String> {
@@ -558,7 +592,9 @@ mod tests {
             let read = || settings(next);
             let confined = &ConfinedOnce::new();
             let places = &mut Vec::new();
-            let mut view = View { config, places, read: &read, inquiry: &inquiry, confined, state };
+            let errands = &mut Errands::default();
+            let inquiry = &inquiry;
+            let mut view = View { config, places, read: &read, inquiry, confined, errands, state };
             view.reload()
         };
         let (starting, stopping) = (TargetState::Starting, TargetState::Stopping);

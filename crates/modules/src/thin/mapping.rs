@@ -72,7 +72,7 @@ impl Core {
         }
     }
 
-    fn row_of(&self, volume: u64) -> VolumeRow {
+    pub(super) fn row_of(&self, volume: u64) -> VolumeRow {
         self.entries.get(&volume).expect("it is open").row
     }
 

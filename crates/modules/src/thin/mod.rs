@@ -156,6 +156,8 @@ pub enum PoolCanary {
     DeletesShared,
     /// A new block is mapped while its data is being written.
     MapsBeforeData,
+    /// Of a block that a deleted snapshot had the volume makes use before that is durable.
+    OwnBeforeDurable,
 }
 
 /// What is known of a volume.

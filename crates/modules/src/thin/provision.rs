@@ -68,9 +68,13 @@ impl Core {
             self.jobs.get_mut(id).is_provisioning = true;
         }
         for at in 0..self.jobs.get_mut(id).targets.len() {
-            if self.jobs.get_mut(id).targets[at].block.is_none() {
-                let block = self.trees.reserve_block()?;
-                self.jobs.get_mut(id).targets[at].block = Some(block);
+            if self.jobs.get_mut(id).targets[at].block.is_some() {
+                continue;
+            }
+            match self.trees.reserve_block() {
+                Ok(block) => self.jobs.get_mut(id).targets[at].block = Some(block),
+                Err(TreeStop::NoBlocks) if self.settle_where_it_is(id, at)? => {}
+                Err(stop) => return Err(stop),
             }
         }
         let [head, tail] = self.around(id);
@@ -97,6 +101,29 @@ impl Core {
             0 => self.fetched(id),
             _ => Ok(()),
         }
+    }
+
+    /// Has a write go to the block that it was to make a copy of, if nobody else has that any more: by the times of snapshots it is shared
+    /// although they are deleted, and only counts tell. Asked when there is no room for copies.
+    #[cold]
+    fn settle_where_it_is(&mut self, id: u32, at: usize) -> Result<bool, TreeStop> {
+        let job = self.jobs.get_mut(id);
+        let (target, volume) = (job.targets[at], job.volume);
+        let Some(block) = target.from else { return Ok(false) };
+        let blocks = self.row_of(volume).blocks();
+        let mut own = Vec::<(u64, Mapping)>::new();
+        self.trees.own_rows(blocks, target.key..=target.key, &mut own)?;
+        if own.is_empty() || self.trees.block_count(block)? > 1 {
+            return Ok(false);
+        }
+        // Whoever had it might have it again after a crash.
+        let is_durable = !self.trees.has_changes() && !self.commits.is_under_way();
+        if !is_durable && self.canary != PoolCanary::OwnBeforeDurable {
+            return Err(TreeStop::Commit);
+        }
+        self.jobs.get_mut(id).targets[at] =
+            Target { block: Some(block), is_new: false, from: None, ..target };
+        Ok(true)
     }
 
     /// How many bytes of its first block are before a write, and of its last one behind it.

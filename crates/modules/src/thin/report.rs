@@ -5,6 +5,8 @@ use crate::meta::tree::NODE_BYTES;
 
 /// Told when so many percent are in use, once each time that is reached.
 const LEVELS_PERCENT: [u64; 2] = [80, 95];
+/// A level can be reached again once so many percent less are in use: around it nobody is told all the time.
+const SLACK_PERCENT: u64 = 5;
 
 /// Something that has happened to a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,15 +87,19 @@ impl Core {
     /// Tells of levels that were reached since the last look.
     pub(super) fn look_at_levels(&mut self) {
         for (which, (used, total)) in self.used().into_iter().enumerate() {
-            let reached = |percent: &&u64| used * 100 >= total * **percent;
-            let reached = LEVELS_PERCENT.iter().filter(reached).count();
-            for &percent in &LEVELS_PERCENT[self.report.told[which].min(reached)..reached] {
+            let of = |slack: u64| {
+                let reached = |percent: &&u64| used * 100 >= total * (**percent - slack);
+                LEVELS_PERCENT.iter().filter(reached).count()
+            };
+            let (reached, kept) = (of(0), of(SLACK_PERCENT));
+            let told = self.report.told[which].min(kept);
+            for &percent in &LEVELS_PERCENT[told.min(reached)..reached] {
                 self.report.news.push(match which {
                     0 => PoolEvent::DataFull { percent },
                     _ => PoolEvent::MetadataFull { percent },
                 });
             }
-            self.report.told[which] = reached;
+            self.report.told[which] = told.max(reached);
         }
     }
 

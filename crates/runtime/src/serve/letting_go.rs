@@ -22,6 +22,9 @@ impl TargetShard {
     /// stay open. Once.
     pub(crate) fn let_go(&mut self) {
         let _told = self.await_disks();
+        // With a clerk go its handles of volumes; whoever waits for it hears that it has ended.
+        self.clerk = None;
+        self.errands.clear();
         self.prepared.drain(..).for_each(OpenedExport::discard);
         let target = self.shard.borrow_mut().node().remove(self.target);
         if self.has_served {

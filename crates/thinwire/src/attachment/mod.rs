@@ -25,7 +25,7 @@ use crate::face::{FaceSpec, NbdAddress, NbdDoor};
 use crate::last_resort::catch_signals;
 use crate::leftover;
 use crate::open::{ATTACH_PATIENCE, CommandFlags, Ending, VolumeOptions, is_insecure, open_volume};
-use crate::pool::PoolPlace;
+use crate::pool::PoolName;
 use crate::rundir::{Record, RunDir, TARGET_PREFIX};
 use crate::uri::VolumeSpec;
 
@@ -80,8 +80,6 @@ impl Wanted {
         // Its face tells each of its users.
         options.losses_are_heard = true;
         options.submission = args.submission;
-        // Snapshots are taken of what is in use.
-        options.pool = Some(PoolPlace::default());
         options.flags =
             CommandFlags { reading: Some("--read-only"), takes_over: true, waits: true };
         if let Some(pcap) = &mut options.wire.pcap {
@@ -173,6 +171,7 @@ pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
         is_insecure(&wanted.volume, &wanted.options.security),
     );
     record.key = wanted.options.security.key.as_ref().map(|key| key.name.clone());
+    record.pools = PoolName::all_in(&wanted.volume);
     record.leftovers = faces::leftovers(&wanted.face, &dir, &wanted.name);
     record.gives_up_ms =
         wanted.options.patience.map(|patience| unix_ms() + patience.as_millis() as u64);
@@ -199,8 +198,7 @@ pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
         touch_ahead();
     }
     let (spin, signals, claim) = (wanted.options.wire.spin(), &signals, &claim);
-    let pool = wanted.options.pool.as_ref().and_then(PoolPlace::take);
-    AttachmentServer::new(Parts { open, face, control, signals, claim, record, spin, pool })?
+    AttachmentServer::new(Parts { open, face, control, signals, claim, record, spin })?
         .run(reporter)
 }
 

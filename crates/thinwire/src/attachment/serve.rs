@@ -14,7 +14,6 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use thinwire_frontend::{FORCED_CLOSE_MAX, Face, FacePart};
-use thinwire_modules::thin::{OpNumber, ThinPool};
 use thinwire_runtime::wait::Spin;
 use thinwire_volume::{ErrorKind, IoError, Op};
 
@@ -26,7 +25,7 @@ use crate::control::{
 };
 use crate::error::{Failure, Outcome};
 use crate::open::{Ending, OpenVolume, Unheard, Wait};
-use crate::pool::{PoolRequest, PoolStatus};
+use crate::pool::{PoolAsk, PoolDesk};
 use crate::rundir::{Claim, Record};
 use crate::signals::{Signals, signal_name};
 
@@ -57,8 +56,6 @@ pub struct Parts<'a> {
     pub record: Record,
     /// When its thread spins, to tell.
     pub spin: Spin,
-    /// That of which the volume is one.
-    pub pool: Option<ThinPool>,
 }
 
 /// How far the way out is.
@@ -103,9 +100,8 @@ pub struct AttachmentServer<'a> {
     loss: Option<Failure>,
     /// Why it ends although nobody asked for it.
     trouble: Option<String>,
-    /// That of which the volume is one, and what is being done to it: the number, and what is said then.
-    pool: Option<ThinPool>,
-    changes: Vec<(OpNumber, String)>,
+    /// What is being done to pools that are open with the volume.
+    desk: PoolDesk,
 }
 
 /// What the control socket sees of an [`AttachmentServer`].
@@ -117,14 +113,13 @@ struct View<'b> {
     phase: &'b mut Phase,
     forced: &'b mut bool,
     announced: bool,
-    pool: Option<&'b ThinPool>,
-    changes: &'b mut Vec<(OpNumber, String)>,
+    desk: &'b mut PoolDesk,
 }
 
 impl<'a> AttachmentServer<'a> {
     /// Ready to run.
     pub fn new(parts: Parts<'a>) -> Outcome<Self> {
-        let Parts { mut open, face, control, signals, claim, record, spin, pool } = parts;
+        let Parts { mut open, face, control, signals, claim, record, spin } = parts;
         open.watch(control.fd())?;
         open.watch(signals.fd())?;
         let shown = open.show(face)?;
@@ -147,8 +142,7 @@ impl<'a> AttachmentServer<'a> {
             face_lingers: false,
             loss: None,
             trouble: None,
-            pool,
-            changes: Vec::new(),
+            desk: PoolDesk::default(),
         })
     }
 
@@ -212,29 +206,21 @@ impl<'a> AttachmentServer<'a> {
                 (Leaving::Waiting, _) => Wait::Forever,
             };
             // A change of the pool ends in a turn of the volume, of which nobody tells here.
-            let wait = if self.changes.is_empty() { wait } else { wait.at_most(CHANGE_LOOK) };
+            let wait = if self.desk.is_idle() { wait } else { wait.at_most(CHANGE_LOOK) };
             self.shown.turn(wait)?;
             self.open.tend();
             self.finish_changes();
         }
     }
 
-    /// Tells who has asked for changes of the pool how those have ended.
+    /// Tells who has asked for changes of pools how those have ended.
     fn finish_changes(&mut self) {
-        let Some(pool) = self.pool.as_ref().filter(|_| !self.changes.is_empty()) else { return };
-        let mut ended = Vec::new();
-        pool.poll_ops(&mut ended);
-        for (number, result) in ended {
-            let Some(at) = self.changes.iter().position(|(change, _)| *change == number) else {
-                continue;
-            };
-            let (_, said) = self.changes.swap_remove(at);
-            let response = match result {
-                Ok(_) => Response::Pool { said, status: PoolStatus::of(&pool.report(), &[]) },
-                Err(e) => Response::Refused { why: e.to_string() },
-            };
-            self.control.finish_change(number, response);
+        if self.desk.is_idle() {
+            return;
         }
+        let mut ended = Vec::new();
+        self.desk.finish(&mut ended);
+        ended.into_iter().for_each(|(number, how)| self.control.finish_change(number, how));
     }
 
     /// Whether it has become usable, or has died.
@@ -280,8 +266,7 @@ impl<'a> AttachmentServer<'a> {
             phase: &mut self.phase,
             forced: &mut self.forced,
             announced: self.announced,
-            pool: self.pool.as_ref(),
-            changes: &mut self.changes,
+            desk: &mut self.desk,
         };
         self.control.turn(&mut view);
     }
@@ -511,25 +496,12 @@ impl Controlled for View<'_> {
         }))
     }
 
-    fn change_pool(&mut self, request: &PoolRequest) -> PoolProgress {
-        let refused = |why: String| PoolProgress::Ended(Response::Refused { why });
-        let Some(pool) = self.pool else { return refused("its volume is of no pool".into()) };
+    fn change_pool(&mut self, ask: &PoolAsk) -> PoolProgress {
         if !matches!(self.phase, Phase::Serving | Phase::Asking) {
-            return refused("it is being detached".into());
+            let why = "it is being detached".into();
+            return PoolProgress::Ended(Response::Refused { why });
         }
-        let report = pool.report();
-        match request.op(&report) {
-            Err(why) => refused(why),
-            Ok(None) => {
-                let (said, status) = (String::new(), PoolStatus::of(&report, &[]));
-                PoolProgress::Ended(Response::Pool { said, status })
-            }
-            Ok(Some((op, said))) => {
-                let number = pool.begin(op);
-                self.changes.push((number, said));
-                PoolProgress::Started(number)
-            }
-        }
+        self.desk.begin(ask, &self.open.pools())
     }
 
     fn detach(&mut self, force: bool) -> Result<DetachProgress, String> {

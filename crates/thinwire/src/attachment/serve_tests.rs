@@ -61,7 +61,6 @@ fn serve(path: &Path, script: Shared, ready: Arc<Mutex<Vec<String>>>) -> Outcome
     }
     let mut paths = Paths(ready, script.clone());
     let parts = Parts {
-        pool: None,
         open: Box::new(Told { host, inner: MemoryVolume::new(1 << 20, 512), script }),
         face: Box::new(face),
         control,

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `{"op":"status"}` | `{"answer":"status", ...}`; of a target `{"answer":"target", ...}` |
 //! | `{"op":"reload"}` | `{"answer":"reloaded","changes":[...],"ended":N,"late":[...]}` of a target that has read its configuration again; `refused` if nothing was changed, and why |
-//! | `{"op":"pool","request":{"action":"snapshot","volume":...,"name":...}}` | `{"answer":"pool","said":...,"status":{...}}` of an attachment of a volume of a pool, once it is durable; or `refused` |
+//! | `{"op":"pool","pool":{"file":...,"name":...},"request":{"action":"snapshot","volume":...,"name":...}}` | `{"answer":"pool","said":...,"status":{...}}` of whoever has that pool open, once it is durable; or `refused` |
 //! | `{"op":"detach","force":false}` | `{"answer":"refused","why":...}`; or `{"answer":"detaching"}` and later, on the same connection, `detached` (with `"unheard":...` if a target has not heard of it, with `"still_used":...` if somebody uses what was taken away by force), `refused` (in use after all) or `{"answer":"failed","why":...}` |
 //!
 //! A line longer than [`LINE_BYTES_MAX`] or one that cannot be understood is answered with
@@ -29,7 +29,7 @@ pub use target::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::pool::{PoolRequest, PoolStatus};
+use crate::pool::{PoolName, PoolRequest, PoolStatus};
 use crate::reload::Reloaded;
 
 /// The longest request line in bytes.
@@ -43,8 +43,10 @@ pub enum ControlRequest {
     Status,
     /// Read the configuration again. An attachment refuses that.
     Reload,
-    /// Do that to the pool that the volume is of. Who has none refuses that.
+    /// Do that to a pool. Who has not got it open refuses that.
     Pool {
+        /// Which.
+        pool: PoolName,
         /// What.
         request: PoolRequest,
     },

@@ -13,7 +13,7 @@ use thinwire_runtime::peer::user_of_peer;
 
 use super::{ControlCounters, ControlRequest, LINE_BYTES_MAX, Response};
 use crate::folder::is_ours;
-use crate::pool::PoolRequest;
+use crate::pool::PoolAsk;
 use crate::reload::Reloaded;
 
 /// More than this many connections at once are not served.
@@ -36,8 +36,8 @@ pub trait Controlled {
     }
 
     /// Begins to do something to the pool, or says how that has ended at once.
-    fn change_pool(&mut self, request: &PoolRequest) -> PoolProgress {
-        let _ = request;
+    fn change_pool(&mut self, ask: &PoolAsk) -> PoolProgress {
+        let _ = ask;
         PoolProgress::Ended(Response::Refused { why: "it has no pool".into() })
     }
 
@@ -221,8 +221,8 @@ impl ControlServer {
             Ok(0) => false,
             Ok(count) => match connection.take_in(&bytes[..count]) {
                 None => true,
-                Some(Ok(ControlRequest::Pool { request })) => {
-                    match controlled.change_pool(&request) {
+                Some(Ok(ControlRequest::Pool { pool, request })) => {
+                    match controlled.change_pool(&PoolAsk { pool, request }) {
                         PoolProgress::Started(number) => {
                             connection.waits_for = Some(number);
                             true

@@ -126,7 +126,7 @@ impl Pools {
         if !holders.contains(&by.to_string()) {
             holders.push(by.to_string());
         }
-        let place = PoolPlace::alone();
+        let place = PoolPlace::default();
         options.pool = Some(place.clone());
         let tree = Tree::open_for(host, &spec, &options, (disk_options, signals), &holders)?;
         let Tree { volume, bottom, unused, ports } = tree;

@@ -1,7 +1,7 @@
 //! What is asked of a pool, by a command that has it for itself or over the control socket of an attachment that has it; and how it is shown.
 
 use serde::{Deserialize, Serialize};
-use thinwire_modules::thin::{PoolOp, PoolReport, VolumeReport};
+use thinwire_modules::thin::{PoolError, PoolOp, PoolReport, VolumeReport};
 use thinwire_runtime::clock::entropy;
 
 use crate::mirrored::seconds_now;
@@ -11,7 +11,11 @@ use crate::mirrored::seconds_now;
 #[serde(tag = "action", rename_all = "lowercase", deny_unknown_fields)]
 pub enum PoolRequest {
     /// Nothing: how it stands is told.
-    Show,
+    Show {
+        /// Also how much each volume has for itself, which takes a while.
+        #[serde(default)]
+        space: bool,
+    },
     /// A new volume of so many bytes.
     Create {
         /// What it is called.
@@ -68,7 +72,7 @@ impl PoolRequest {
         };
         let (at, incarnation) = (seconds_now(), entropy());
         Ok(Some(match self {
-            PoolRequest::Show => return Ok(None),
+            PoolRequest::Show { .. } => return Ok(None),
             PoolRequest::Create { volume, bytes } => (
                 PoolOp::Create { name: volume.clone(), bytes: *bytes, incarnation, at },
                 format!("made {volume}: {bytes} bytes"),
@@ -93,6 +97,32 @@ impl PoolRequest {
                 format!("{volume} has {bytes} bytes"),
             ),
         }))
+    }
+}
+
+/// Why something was not done to a pool that stands like that, with the names of its volumes, and what to do.
+pub fn describe(error: &PoolError, report: &PoolReport) -> String {
+    let name = |volume: u64| {
+        let found = report.volumes.iter().find(|of| of.volume == volume);
+        found.map_or_else(|| format!("volume {volume}"), |of| format!("`{}`", of.name))
+    };
+    match *error {
+        PoolError::IsOpen { volume } => format!(
+            "{} is in use, and only what is not can be deleted or rolled back: detach it, or end the target that exports it, first. A clone of a \
+             snapshot can be made and used at once",
+            name(volume)
+        ),
+        PoolError::NameTaken { volume } => {
+            format!(
+                "a volume of the pool is called that already ({}): use another name",
+                name(volume)
+            )
+        }
+        PoolError::NoVolume { volume } => format!("the pool has no {} any more", name(volume)),
+        PoolError::NoSnapshot { volume } => {
+            format!("{} is no snapshot of that volume, nor of a snapshot of it", name(volume))
+        }
+        ref other => other.to_string(),
     }
 }
 
@@ -136,14 +166,14 @@ pub struct PoolVolumeStatus {
 
 impl PoolStatus {
     /// Of a pool that reports this; `own` has what each volume has for itself, or nothing.
-    pub fn of(report: &PoolReport, own: &[u64]) -> Self {
+    pub fn of(report: &PoolReport, own: &[Option<u64>]) -> Self {
         let name =
             |number| report.volumes.iter().find(|v| v.volume == number).map(|v| v.name.clone());
         let volume = |(nth, volume): (usize, &VolumeReport)| PoolVolumeStatus {
             name: volume.name.clone(),
             bytes: volume.bytes,
             mapped_bytes: volume.mapped_bytes,
-            own_bytes: own.get(nth).copied(),
+            own_bytes: own.get(nth).copied().flatten(),
             origin: volume.origin.and_then(name),
             is_snapshot: volume.is_read_only,
             created_at: volume.created_at,

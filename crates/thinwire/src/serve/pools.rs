@@ -1,6 +1,12 @@
-//! Exports that are volumes of pools: a pool is one shard's, and so are all exports that have something of it.
+//! Exports that are volumes of pools: a pool is one shard's, and so are all exports that have something of it. That shard does what is asked of the
+//! pool, between its turns.
 
+use thinwire_runtime::inquiry::Clerk;
+
+use crate::control::{PoolProgress, Response};
 use crate::export::ExportSpec;
+use crate::host::Host;
+use crate::pool::{PoolAsk, PoolDesk};
 use crate::uri::VolumeSpec;
 
 /// By number of an export, the first of those that have to be on its shard, if that is another.
@@ -30,6 +36,51 @@ fn beside_all<'a>(specs: impl Iterator<Item = &'a VolumeSpec>) -> Vec<Option<usi
         }
     }
     firsts.iter().enumerate().map(|(at, first)| (at != *first).then_some(*first)).collect()
+}
+
+/// Does what is asked of the pools of a shard: a [`PoolAsk`] as JSON, which a [`Response`] answers.
+pub(super) struct PoolClerk {
+    host: Host,
+    desk: PoolDesk,
+    /// By what number the shard knows what the desk does.
+    numbers: Vec<(u64, u64)>,
+    ended: Vec<(u64, Response)>,
+}
+
+impl PoolClerk {
+    /// Of the pools that are open there; none if none are.
+    pub fn of(host: &Host) -> Option<Box<dyn Clerk>> {
+        let (host, desk) = (host.clone(), PoolDesk::default());
+        let has_some = !host.pools().all().is_empty();
+        let clerk = PoolClerk { host, desk, numbers: Vec::new(), ended: Vec::new() };
+        has_some.then(|| -> Box<dyn Clerk> { Box::new(clerk) })
+    }
+}
+
+impl Clerk for PoolClerk {
+    fn begin(&mut self, number: u64, words: &str) {
+        let begun = match serde_json::from_str::<PoolAsk>(words) {
+            Ok(ask) => self.desk.begin(&ask, &self.host.pools().all()),
+            Err(e) => PoolProgress::Ended(Response::Refused { why: e.to_string() }),
+        };
+        match begun {
+            PoolProgress::Started(own) => self.numbers.push((own, number)),
+            PoolProgress::Ended(response) => self.ended.push((number, response)),
+        }
+    }
+
+    fn tend(&mut self, ended: &mut Vec<(u64, String)>) {
+        let mut own = Vec::new();
+        self.desk.finish(&mut own);
+        for (own, response) in own {
+            let at = self.numbers.iter().position(|(begun, _)| *begun == own);
+            let number = at.map(|at| self.numbers.swap_remove(at).1);
+            self.ended.extend(number.map(|number| (number, response)));
+        }
+        ended.extend(self.ended.drain(..).map(|(number, response)| {
+            (number, serde_json::to_string(&response).unwrap_or_default())
+        }));
+    }
 }
 
 #[cfg(test)]

@@ -76,6 +76,18 @@ impl Configured<'_> {
         let end: Option<Box<dyn FnOnce(bool)>> = Some(Box::new(end));
         let config = exported;
         let tend = is_tended.then_some(tend);
-        Ok(OpenedExport { config, fds, ports, leaves, direct, awaited, tend, end, weight: 1 })
+        let clerk = None;
+        Ok(OpenedExport {
+            config,
+            fds,
+            ports,
+            leaves,
+            direct,
+            awaited,
+            tend,
+            end,
+            clerk,
+            weight: 1,
+        })
     }
 }

@@ -130,6 +130,64 @@ fn a_deletion_that_gives_back_what_is_shared_is_found() {
     assert!(world.wrong.is_some());
 }
 
+/// A volume that fills its pool, whose snapshot is deleted while nothing can be made durable, and that is written then. How many writes had
+/// ended by the time that it could.
+fn overwritten(plant: PoolCanary) -> (World, usize) {
+    let (mut world, a, _) = filled(0, PoolCanary::None);
+    let snapshot = world.snapshot(a);
+    world.write(a, 3, 10);
+    world.wait();
+    assert_eq!(
+        world.failed.remove(&ErrorKind::NoSpace),
+        Some(1),
+        "both blocks are the snapshot's, too"
+    );
+    world.rest();
+    world.canary(plant);
+    world.metadata.hang(Some(Op::Flush));
+    world.begin(PoolOp::Delete { volume: snapshot });
+    some_turns(&mut world);
+    world.write(a, 3, 10);
+    some_turns(&mut world);
+    let early = 1 - world.outstanding();
+    world.metadata.hang(None);
+    world.wait();
+    (world, early)
+}
+
+#[test]
+fn what_deleted_snapshots_had_can_be_overwritten_in_a_full_pool() {
+    let (mut world, early) = overwritten(PoolCanary::None);
+    assert_eq!(early, 0, "a crash would have brought the snapshot back");
+    // Half a block, whole blocks, and what another one may not have.
+    for (first, count) in [(1, 2), (8, 16), (0, 128)] {
+        world.write(1, first, count);
+        world.wait();
+    }
+    assert_eq!(world.failed.len(), 0);
+    world.write(2, 0, 8);
+    world.wait();
+    assert_eq!(world.failed.remove(&ErrorKind::NoSpace), Some(1));
+    world.read_all(1);
+    world.rest();
+    world.is_right();
+    assert_eq!(world.check(), []);
+    // With two snapshots one may be deleted: the blocks are still another's.
+    let [first, second] = [(); 2].map(|()| world.snapshot(1));
+    world.run(PoolOp::Delete { volume: first });
+    world.rest();
+    world.write(1, 0, 8);
+    world.wait();
+    assert_eq!(world.failed.remove(&ErrorKind::NoSpace), Some(1));
+    world.read_all(second);
+    world.is_right();
+}
+
+#[test]
+fn an_overwrite_before_the_deletion_is_durable_is_found() {
+    assert_eq!(overwritten(PoolCanary::OwnBeforeDurable).1, 1);
+}
+
 /// Rule 14.
 #[test]
 fn a_full_pool_refuses_what_takes_room_and_does_the_rest() {
@@ -235,6 +293,14 @@ fn levels_are_told_once_each_time_they_are_reached() {
     };
     assert_eq!(upto(&mut world, 0, 79), []);
     assert_eq!(upto(&mut world, 79, 81), [PoolEvent::DataFull { percent: 80 }]);
+    // Around a level nobody is told again and again, but once it has been left behind.
+    for (kept, tells) in [(76, false), (75, false), (74, true)] {
+        world.ask(volume, Op::Discard, NONE, kept * 8, (81 - kept) * 8);
+        world.wait();
+        world.rest();
+        let told = upto(&mut world, kept, 81);
+        assert_eq!(told.len(), usize::from(tells), "{kept}");
+    }
     assert_eq!(upto(&mut world, 81, 94), []);
     assert_eq!(upto(&mut world, 94, 100), [PoolEvent::DataFull { percent: 95 }]);
     world.ask(volume, Op::Discard, NONE, 0, 800);

@@ -1,7 +1,6 @@
-//! `thinwire volume create POOL@NAME`, `snapshot`, `clone`, `rollback`, `delete`, `grow` and `show`: volumes of pools, done here while nobody uses the pool, or by the attachment that
-//! does.
+//! `thinwire volume create POOL@NAME`, `snapshot`, `clone`, `rollback`, `delete`, `grow` and `show`: volumes of pools, done here while nobody uses the pool, or by the attachment or
+//! target that does.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -15,7 +14,7 @@ use crate::guard::refuse_in_use;
 use crate::last_resort::catch_signals;
 use crate::open::{Ending, OpenVolume, Wait, let_go, let_go_failed, open_volume};
 use crate::output;
-use crate::pool::{PoolPlace, PoolRequest, PoolStatus, PoolVolumeStatus};
+use crate::pool::{PoolName, PoolPlace, PoolRequest, PoolStatus, PoolVolumeStatus, describe};
 use crate::rundir::{RunDir, SCHEMA};
 use crate::signals::Signals;
 use crate::size::show_size;
@@ -23,7 +22,7 @@ use crate::uri::VolumeSpec;
 
 /// How often is looked how far it is.
 const GLANCE: Duration = Duration::from_millis(20);
-/// So long an attachment may take: a snapshot waits for what is being written.
+/// So long whoever uses it may take: a snapshot waits for what is being written.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
 /// How often that is said.
 const SAY_EVERY: Duration = Duration::from_secs(2);
@@ -49,7 +48,8 @@ impl OpenPool<'_> {
         loop {
             self.pool.poll_ops(&mut ended);
             if let Some((_, result)) = ended.drain(..).find(|(ended, _)| *ended == number) {
-                return result.map_err(|e| Failure::failed(e.to_string()));
+                let failed = |e| Failure::failed(describe(&e, &self.pool.report()));
+                return result.map_err(failed);
             }
             if self.signals.take().is_some() {
                 return Err(Failure::failed(
@@ -102,7 +102,7 @@ pub fn act(
         )));
     };
     let request = request(name.to_owned());
-    if let Some((said, status)) = ask_attachment(&pool, &request, common)? {
+    if let Some((said, status)) = ask_user(&pool, &request, common)? {
         return match common.json {
             true => say_status(&status),
             false => output::say(&said),
@@ -125,40 +125,43 @@ pub fn act(
     }
 }
 
-/// Has an attachment do it that has the pool open for one of its volumes; none if there is no such. What was done, in a sentence, and how the pool
+/// Has an attachment or a target do it that has the pool open; none if there is no such. What was done, in a sentence, and how the pool
 /// stands then.
-fn ask_attachment(
+fn ask_user(
     pool: &VolumeSpec,
     request: &PoolRequest,
     common: &VolumeCommon,
 ) -> Outcome<Option<(String, PoolStatus)>> {
-    let VolumeSpec::Over { node: Some(wanted), .. } = pool else { return Ok(None) };
+    let Some(wanted) = PoolName::of(pool) else { return Ok(None) };
     let Some(dir) = RunDir::open(&common.run_dir.run_dir)? else { return Ok(None) };
-    let is_it = |name: &String| {
-        let record = dir.record(name)?;
-        let (file, volume) = record.uri.rsplit_once('#')?;
-        let (pool, _) = volume.split_once('@')?;
-        let same = |one: &Path, other: &Path| match (one.canonicalize(), other.canonicalize()) {
-            (Ok(one), Ok(other)) => one == other,
-            _ => one == other,
-        };
-        (pool == wanted.name && same(Path::new(file), &wanted.file) && dir.is_alive(name))
-            .then_some(())
-    };
-    let Some(name) = dir.names()?.into_iter().find(|name| is_it(name).is_some()) else {
-        return Ok(None);
-    };
-    let failed =
-        |e: ControlError| Failure::failed(format!("attachment `{name}` has the pool: {e}"));
-    let asked = ControlRequest::Pool { request: request.clone() };
+    let Some((name, who, pool)) = user_of(&dir, &wanted)? else { return Ok(None) };
+    let failed = |e: ControlError| Failure::failed(format!("{who} has the pool: {e}"));
+    let asked = ControlRequest::Pool { pool, request: request.clone() };
     let mut client = ControlClient::ask(&dir, &name, asked).map_err(failed)?;
     match client.answer(ANSWER_PATIENCE).map_err(failed)? {
         Response::Pool { said, status } => Ok(Some((said, status))),
-        Response::Refused { why } => Err(Failure::failed(why)),
-        other => {
-            Err(Failure::failed(format!("attachment `{name}` has the pool, and says {other:?}")))
+        Response::Refused { why } => Err(Failure::failed(format!("{who} has the pool: {why}"))),
+        other => Err(Failure::failed(format!("{who} has the pool, and says {other:?}"))),
+    }
+}
+
+/// Which process has a pool open: its name in the run directory, what people call it, and what it calls the pool.
+fn user_of(dir: &RunDir, wanted: &PoolName) -> Outcome<Option<(String, String, PoolName)>> {
+    let find = |pools: Vec<PoolName>| pools.into_iter().find(|pool| pool.is(wanted));
+    for name in dir.names()? {
+        let found = dir.record(&name).and_then(|record| find(record.pools));
+        if let (Some(pool), true) = (found, dir.is_alive(&name)) {
+            let who = format!("attachment `{name}`");
+            return Ok(Some((name, who, pool)));
         }
     }
+    for name in dir.targets()? {
+        let Some(record) = dir.target_record(&name) else { continue };
+        if let (Some(pool), true) = (find(record.pools), dir.is_alive(&name)) {
+            return Ok(Some((name, format!("target {}", record.node), pool)));
+        }
+    }
+    Ok(None)
 }
 
 /// Opens a pool, has something done, and lets go of it.
@@ -171,7 +174,7 @@ fn with_pool<T>(
 ) -> Outcome<T> {
     let (signals, last_words) = catch_signals(2, &[pool])?;
     let mut options = options_of(common, &signals)?;
-    let place = PoolPlace::alone();
+    let place = PoolPlace::default();
     (options.read_only, options.take_over) = (read_only, take_over);
     options.pool = Some(place.clone());
     let mut open = open_volume(pool, &options, Some(&signals))
@@ -211,9 +214,7 @@ fn say_status(pool: &PoolStatus) -> Outcome {
 /// Shows how full a pool is, and its volumes.
 pub fn show(spec: &VolumeSpec, space: bool, common: &VolumeCommon) -> Outcome {
     let (pool, _) = pool_of(spec)?;
-    // It does not measure while it is used.
-    let asked = if space { None } else { ask_attachment(&pool, &PoolRequest::Show, common)? };
-    if let Some((_, status)) = asked {
+    if let Some((_, status)) = ask_user(&pool, &PoolRequest::Show { space }, common)? {
         return say_pool(&status, common.json);
     }
     let (report, own) = with_pool(&pool, true, false, common, |open| {
@@ -221,7 +222,7 @@ pub fn show(spec: &VolumeSpec, space: bool, common: &VolumeCommon) -> Outcome {
         let mut own = Vec::new();
         for volume in report.volumes.iter().filter(|_| space) {
             match open.act(PoolOp::Measure { volume: volume.volume })? {
-                PoolDone::Measured { own_bytes, .. } => own.push(own_bytes),
+                PoolDone::Measured { own_bytes, .. } => own.push(Some(own_bytes)),
                 other => unreachable!("{other:?} of a measurement"),
             }
         }

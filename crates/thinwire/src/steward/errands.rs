@@ -1,0 +1,60 @@
+//! What the shards of a target do to pools, for whoever has asked on the control socket.
+
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
+
+use thinwire_runtime::inquiry::Inquiry;
+
+use crate::control::{ControlServer, PoolProgress, Response};
+use crate::pool::PoolAsk;
+
+/// How often is looked whether something has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// See the [module](self).
+#[derive(Default)]
+pub(super) struct Errands {
+    last: u64,
+    under_way: Vec<(u64, Receiver<String>)>,
+}
+
+pub(super) fn refused(why: String) -> PoolProgress {
+    PoolProgress::Ended(Response::Refused { why })
+}
+
+impl Errands {
+    /// After how long is to be looked again.
+    pub fn look(&self) -> Option<Duration> {
+        (!self.under_way.is_empty()).then_some(LOOK_EVERY)
+    }
+
+    /// Has a shard begin with something.
+    pub fn begin(&mut self, inquiry: &Inquiry, shard: u8, ask: &PoolAsk) -> PoolProgress {
+        let words = match serde_json::to_string(ask) {
+            Ok(words) => words,
+            Err(e) => return refused(format!("cannot ask a shard: {e}")),
+        };
+        self.last += 1;
+        self.under_way.push((self.last, inquiry.errand(shard, words)));
+        PoolProgress::Started(self.last)
+    }
+
+    /// Tells what has ended to those who asked.
+    pub fn finish(&mut self, control: &mut ControlServer) {
+        self.under_way.retain(|(number, told)| {
+            let response = match told.try_recv() {
+                Err(TryRecvError::Empty) => return true,
+                Ok(words) => serde_json::from_str(&words).unwrap_or_else(|e| {
+                    let why = format!("its shard answers what cannot be understood: {e}");
+                    Response::Refused { why }
+                }),
+                Err(TryRecvError::Disconnected) => {
+                    let why = "the target has ended meanwhile: it was done, or it was not";
+                    Response::Refused { why: why.into() }
+                }
+            };
+            control.finish_change(*number, response);
+            false
+        });
+    }
+}
