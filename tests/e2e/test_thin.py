@@ -309,6 +309,7 @@ def a_target_with_two_volumes_of_a_pool(lab):
         disk.detach(timeout=40)
     target.stop()
     standing_clean(lab, legs)
+    check("is sound" in do("check", pool).stdout, "all is counted rightly")
     shown = json.loads(do("show", pool, "--json").stdout)
     check([volume["name"] for volume in shown["volumes"]] == ["one", "two", "before"], shown)
     check(all(volume["mapped_bytes"] > 12 << 20 for volume in shown["volumes"][:2]), shown)
@@ -377,6 +378,7 @@ def snapshots_of_what_a_target_exports(lab):
     target.kill()
     target.start()
     target.stop()
+    check("is sound" in pool.do("check", pool.name).stdout, "all is counted rightly")
     names = ["at0", "at1", "at2", "at4", "at5", "home"]
     target = Target(lab, *[f"{name}={pool.name}@{name},ro" for name in names], over="raw", extra=pool.run_dir)
     held = []
@@ -393,3 +395,59 @@ def snapshots_of_what_a_target_exports(lab):
     target.stop()
     pool.do("rollback", home, "at4")
     check(pool.read("home", lab.path("home.raw"))[:48 << 20] == pool.read("clone", lab.path("clone.raw")), "both are what that was")
+
+
+@test(seconds=120)
+def a_damaged_pool_is_checked_and_repaired(lab):
+    """A node of a volume is damaged: a check says what is lost, of that volume only, and the other one serves. When the volume is deleted, nobody knows what it
+    had: a repair finds it, and gives it back. What is in use, or no pool, is refused."""
+    pool = Pool(lab, size="24M")
+    pool.do("create", f"{pool.name}@other", "--size", "24M")
+    for name in "home", "other":
+        thinwire(lab, "bench", f"{pool.name}@{name}", "--rw", "randwrite", "--bs", "64k", "--runtime", "0.3", *pool.run_dir)
+    home = pool.read("home", lab.path("home.raw"))
+    said = pool.do("check", pool.name).stdout
+    check("is sound" in said, said)
+    own = {volume["name"]: volume["own_bytes"] for volume in pool.show("--space")["volumes"]}
+
+    def flip(node):
+        with open(pool.images[1], "r+b") as file:
+            file.seek((1 << 20) + node * 4096 + 100)
+            byte = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([byte[0] ^ 4]))
+
+    def checked(*flags):
+        done = pool.do("check", pool.name, "--json", *flags, expect=None)
+        return json.loads(done.stdout), done
+
+    with open(pool.images[1], "rb") as file:
+        file.seek(1 << 20)
+        used = [node for node, at in enumerate(range(0, 1 << 20, 4096)) if any(file.read(4096))]
+    for node in used:
+        flip(node)
+        done = pool.do("check", pool.name, "--json", expect=None)
+        found = json.loads(done.stdout) if done.stdout else {"findings": []}
+        lost = [finding["lost"]["volume"] for finding in found["findings"] if finding["lost"]]
+        if lost == ["other"]:
+            break
+        flip(node)
+    else:
+        check(False, f"no node of {len(used)} is the other volume's alone")
+    said = refused(lab, "volume", "check", pool.name, *pool.run_dir, says=["copy what can be read", "--repair"])
+    check('("other") has lost bytes' in said.stdout, said.stdout)
+    found, _ = checked("--repair")
+    check(found["repaired"] == 0 and not found["sound"], found)
+    check(pool.read("home", lab.path("home.raw")) == home, "the other one serves")
+    pool.do("delete", f"{pool.name}@other")
+    check(pool.show()["data_used_bytes"] > own["home"] + (1 << 20), "nobody knows what it had")
+    disk = Attachment(lab, f"{pool.name}@home", name="home")
+    refused(lab, "volume", "check", pool.name, *pool.run_dir, says=["attachment `home` uses the pool", "detach"])
+    disk.detach()
+    found, done = checked("--repair")
+    check(found["repaired"] > 10 and found["sound"] and done.returncode == 0, found)
+    check(pool.show()["data_used_bytes"] == own["home"], pool.show())
+    check("is sound" in pool.do("check", pool.name).stdout, "nothing is left")
+    check(pool.read("home", lab.path("home.raw")) == home, "it is as it was")
+    refused(lab, "volume", "check", "--repair", pool.images[0], *pool.run_dir, says=["is for pools"], code=2)
+    refused(lab, "volume", "check", f"{pool.name}@home", *pool.run_dir, says=["as a whole"], code=2)

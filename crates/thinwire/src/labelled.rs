@@ -10,6 +10,7 @@ use thinwire_modules::meta::{
     SeenPart, WholeOpening, assemble,
 };
 use thinwire_modules::mirror::OpeningWish;
+use thinwire_modules::thin::PoolHead;
 use thinwire_modules::{Child, Crypt, Module, ModuleError, Options};
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::stores::NullStore;
@@ -95,6 +96,13 @@ pub fn assemble_whole(
         let Ok(Finding::Label(found)) = &part.found else { continue };
         if let Some(fault) = &found.passed_over {
             tracing::warn!("{}: one copy of its label {fault}; the other is used", specs[place]);
+            if PoolHead::is_at_rest(&found.label) == Some(false) {
+                tracing::warn!(
+                    "{}: the pool has not ended in order, so that may have been the newest state of its volumes: what was flushed last may be missing. \
+                     Check the file systems on them",
+                    specs[place]
+                );
+            }
         }
         let is_written = !children[place].geometry().features.read_only;
         if is_written && !found.label.may_write() {

@@ -27,9 +27,17 @@ pub use request::{PoolRequest, PoolStatus, PoolVolumeStatus, describe};
 
 /// Where the opening of a pool puts it, for whoever changes it, or opens volumes of it.
 #[derive(Clone, Default)]
-pub struct PoolPlace(Rc<RefCell<Option<(ThinPool, Rc<PoolTeller>)>>>);
+pub struct PoolPlace {
+    pool: Rc<RefCell<Option<(ThinPool, Rc<PoolTeller>)>>>,
+    repairs: bool,
+}
 
 impl PoolPlace {
+    /// For a pool that may be opened to be [repaired](PoolConfig::repairs).
+    pub fn new(repairs: bool) -> Self {
+        PoolPlace { repairs, ..PoolPlace::default() }
+    }
+
     /// The pool, once it is open.
     pub fn take(&self) -> Option<ThinPool> {
         self.take_told().map(|(pool, _)| pool)
@@ -37,11 +45,11 @@ impl PoolPlace {
 
     /// And who tells people of it.
     pub(crate) fn take_told(&self) -> Option<(ThinPool, Rc<PoolTeller>)> {
-        self.0.borrow_mut().take()
+        self.pool.borrow_mut().take()
     }
 
     fn put(&self, pool: &ThinPool, teller: &Rc<PoolTeller>) {
-        *self.0.borrow_mut() = Some((pool.clone(), teller.clone()));
+        *self.pool.borrow_mut() = Some((pool.clone(), teller.clone()));
     }
 }
 
@@ -91,7 +99,7 @@ pub fn open_pool(
         unreachable!("a pool has two parts")
     };
     let read_only = by.read_only;
-    let config = PoolConfig { read_only, ..PoolConfig::new(&host.pool()) };
+    let config = PoolConfig { read_only, repairs: place.repairs, ..PoolConfig::new(&host.pool()) };
     let pool =
         ThinPool::open(data, metadata, config).map_err(|e| Failure::failed(e.to_string()))?;
     while !pool.is_ready() {

@@ -38,6 +38,7 @@ mod kind;
 mod look;
 mod node;
 mod open;
+mod repair;
 mod shrink;
 mod state;
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::drive::Sub;
 use super::jobs::Stage;
 use super::opening::Phase;
 use super::rows::VolumeRow;
-use super::{Core, PoolCanary, tell_all};
+use super::{Core, ENDS, PoolCanary, PoolHead, tell_all};
 use crate::meta::tree::{TreeFault, TreePointer, TreeStop};
 
 /// So many discards are under way at most.
@@ -156,8 +156,14 @@ impl Core {
             return;
         }
         let roots = [self.volumes.at, self.names.at, TreePointer::NONE, TreePointer::NONE];
-        match self.trees.commit(roots, &self.head.encode()) {
+        let ended = if self.marks_end { self.trees.label_mut().openings } else { 0 };
+        let head = PoolHead { ended, ..self.head };
+        match self.trees.commit(roots, &head.encode()) {
             Ok(()) => {
+                self.ends_left = match std::mem::take(&mut self.marks_end) {
+                    true => self.ends_left - 1,
+                    false => ENDS,
+                };
                 let commits = &mut self.commits;
                 commits.under_way = Some(commits.open);
                 commits.open += 1;

@@ -4,7 +4,7 @@ use thinwire_buffer::Time;
 use thinwire_volume::{Completion, ErrorKind, Volume, VolumeEvent};
 
 use super::opening::Phase;
-use super::{Core, ROUNDS_MAX, tell_all};
+use super::{Core, PoolCanary, ROUNDS_MAX, tell_all};
 
 /// In the place of the number of a piece: there is only one.
 pub(super) const ALONE: u32 = u32::MAX;
@@ -231,6 +231,12 @@ impl Core {
             && !self.commits.is_discarding()
             && self.subs_are_none()
         {
+            let is_marked = self.ends_left == u8::from(self.canary == PoolCanary::EndsOnce);
+            if !self.config.read_only && !is_marked {
+                // Whichever copy of the label is damaged later, the other says the same.
+                (self.marks_end, self.commits.is_wanted) = (true, true);
+                return;
+            }
             self.is_winding_parts = true;
             self.data.wind_up();
             self.metadata.wind_up();

@@ -1,7 +1,9 @@
 //! [`PoolHead`]: what the label of the metadata part says of the pool, behind the state of its trees; and what both labels of a new
 //! pool say.
 
+use super::THIN_MODULE;
 use super::rows::{BLOCKS_MAX, TIME_MAX};
+use crate::meta::Label;
 use crate::meta::tree::{NODE_BYTES, TreeState};
 
 /// Bytes of the head.
@@ -26,6 +28,8 @@ pub struct PoolHead {
     pub next_volume: u64,
     /// Counts snapshots, clones and rollbacks; below 2^28.
     pub time: u64,
+    /// If it has ended in order, and was not changed since: how often it had been opened for writing by then. Else 0.
+    pub ended: u64,
 }
 
 /// What a new pool is to be.
@@ -64,7 +68,8 @@ impl NewPool {
                 "needs {METADATA_BYTES_LEAST} bytes for metadata, and the part has {metadata_bytes}: use a larger one"
             ));
         }
-        let head = PoolHead { block_shift: block_bytes.ilog2() as u8, next_volume: 1, time: 0 };
+        let block_shift = block_bytes.ilog2() as u8;
+        let head = PoolHead { block_shift, next_volume: 1, time: 0, ended: 0 };
         let nodes = (metadata_bytes / NODE_BYTES as u64).min(1 << 40);
         Ok([Vec::new(), TreeState::new(nodes, blocks).encode(&head.encode())])
     }
@@ -76,6 +81,15 @@ impl PoolHead {
         1 << self.block_shift
     }
 
+    /// Whether the pool whose metadata has this label is at rest: it has ended in order, and is not open to be written. Then both copies of the
+    /// label say the same of it. None if this is no such label.
+    pub fn is_at_rest(label: &Label) -> Option<bool> {
+        let is_its = *label.module == THIN_MODULE && label.role == 1;
+        let (_, rest) = is_its.then(|| TreeState::decode(&label.state).ok())??;
+        let ended = PoolHead::decode(rest).ok()?.ended;
+        Some(ended != 0 && ended == label.openings)
+    }
+
     /// It as bytes for a label.
     pub fn encode(&self) -> [u8; POOL_HEAD_BYTES] {
         let mut out = [0; POOL_HEAD_BYTES];
@@ -83,6 +97,7 @@ impl PoolHead {
         out[1] = self.block_shift;
         out[8..16].copy_from_slice(&self.next_volume.to_le_bytes());
         out[16..24].copy_from_slice(&self.time.to_le_bytes());
+        out[24..32].copy_from_slice(&self.ended.to_le_bytes());
         out
     }
 
@@ -98,7 +113,8 @@ impl PoolHead {
             return Err("is of another version: use the program that wrote it");
         }
         let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        let head = PoolHead { block_shift: bytes[1], next_volume: number(8), time: number(16) };
+        let [next_volume, time, ended] = [8, 16, 24].map(number);
+        let head = PoolHead { block_shift: bytes[1], next_volume, time, ended };
         if !(BLOCK_BYTES_LEAST.ilog2()..=BLOCK_BYTES_MOST.ilog2())
             .contains(&head.block_shift.into())
         {
@@ -107,7 +123,7 @@ impl PoolHead {
         if head.next_volume == 0 || head.time >= TIME_MAX {
             return Err("counts volumes or snapshots as nobody does");
         }
-        if bytes[2..8] != [0; 6] || bytes[24..] != [0; 40] {
+        if bytes[2..8] != [0; 6] || bytes[32..] != [0; 32] {
             return Err("has bytes where none has a meaning");
         }
         Ok(head)

@@ -26,7 +26,7 @@
 //!
 //! *Failures.* After a commit has failed, or a flush of the data, or once the data part is gone, nothing changes any more until the pool is opened anew: whatever would,
 //! fails, and each open volume tells [a loss](VolumeEvent::Lost) before anything that has seen it. Reads go on, of what was written. A damaged node fails what
-//! needs it, and nothing else; [`PoolCheck`] tells what it costs.
+//! needs it, and nothing else; [`PoolCheck`] tells what it costs, and [`PoolRepair`] gives back what it has kept for nothing.
 
 mod check;
 mod commit;
@@ -39,6 +39,7 @@ mod module;
 mod opening;
 mod ops;
 mod provision;
+mod repair;
 mod report;
 mod rows;
 #[cfg(test)]
@@ -76,6 +77,7 @@ pub(crate) use module::MODULE;
 pub use module::{THIN_MODULE, block_bytes};
 pub use opening::PoolOpenError;
 pub use ops::{OpNumber, PoolDone, PoolError, PoolOp};
+pub use repair::PoolRepair;
 pub use report::{PoolEvent, PoolReport, VolumeReport};
 pub use rows::VOLUME_NAME_BYTES_MAX;
 
@@ -90,6 +92,8 @@ pub const IO_BYTES_MAX: u32 = 1 << 20;
 const NAME: &str = "thin";
 /// The first token of the trees on both parts.
 const TREE_TOKEN: Token = 1 << 40;
+/// Labels that say that a pool has ended: both copies.
+const ENDS: u8 = 2;
 /// A poll that is never done would starve others: what is left comes with the next.
 const ROUNDS_MAX: usize = 16;
 
@@ -99,6 +103,8 @@ pub struct PoolConfig {
     pub pool: thinwire_buffer::Pool,
     /// Nothing is written to either part, and all volumes are read-only. Default: no.
     pub read_only: bool,
+    /// It is to be checked and put right: what is deleted is not given back meanwhile. Default: no.
+    pub repairs: bool,
     /// What was changed is committed after so long at the latest, if the pool is told the time. Default: 1 s.
     pub commit_after: Duration,
     /// Bounds of the trees ([`TreesConfig`](crate::meta::tree::TreesConfig)): nodes in memory. Default: 4096.
@@ -113,6 +119,7 @@ impl PoolConfig {
         PoolConfig {
             pool: pool.clone(),
             read_only: false,
+            repairs: false,
             commit_after: Duration::from_secs(1),
             cache_nodes: 4096,
             open_nodes_max: 2048,
@@ -156,6 +163,8 @@ pub enum PoolCanary {
     DeletesShared,
     /// A new block is mapped while its data is being written.
     MapsBeforeData,
+    /// Only one of the two labels says that the pool has ended.
+    EndsOnce,
     /// Of a block that a deleted snapshot had the volume makes use before that is durable.
     OwnBeforeDurable,
 }
@@ -196,6 +205,9 @@ struct Core {
     /// It ends in order; and all that is left are the parts.
     winds_up: bool,
     is_winding_parts: bool,
+    /// So many labels have yet to say that it has ended; the next commit does.
+    ends_left: u8,
+    marks_end: bool,
     /// Jobs that can go on; that wait for the trees; that wait for a commit, or what follows it; that wait to be durable.
     ripe: VecDeque<u32>,
     waiting: Vec<u32>,

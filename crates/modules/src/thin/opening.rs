@@ -13,7 +13,7 @@ use super::ops::{Ops, PoolError};
 use super::report::Levels;
 use super::rows::{KINDS, NameRow, VolumeRow, names_at, volumes_at};
 use super::{
-    Core, Entry, NAME, PoolCanary, PoolConfig, PoolHead, PoolPart, THIN_MODULE, TREE_TOKEN,
+    Core, ENDS, Entry, NAME, PoolCanary, PoolConfig, PoolHead, PoolPart, THIN_MODULE, TREE_TOKEN,
     ThinPool, VOLUMES_MAX,
 };
 use crate::ModuleError;
@@ -142,6 +142,8 @@ impl ThinPool {
             subs: Slab::new(),
             winds_up: false,
             is_winding_parts: false,
+            ends_left: ENDS,
+            marks_end: false,
             ripe: VecDeque::new(),
             waiting: Vec::new(),
             stalled: Vec::new(),
@@ -154,7 +156,7 @@ impl ThinPool {
             spare_targets: Vec::new(),
             zeroes,
             commits: Commits::new(),
-            ops: Ops::new(config.read_only),
+            ops: Ops::new(config.read_only, config.repairs),
             report: Levels::default(),
             now: Time::ZERO,
             has_sent: false,

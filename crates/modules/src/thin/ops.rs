@@ -208,7 +208,7 @@ pub(super) struct Ops {
 }
 
 impl Ops {
-    pub fn new(read_only: bool) -> Self {
+    pub fn new(read_only: bool, repairs: bool) -> Self {
         Ops {
             last: 0,
             queue: VecDeque::new(),
@@ -220,7 +220,7 @@ impl Ops {
             read_only,
             is_asleep: false,
             drains: false,
-            reaps: !read_only,
+            reaps: !read_only && !repairs,
             reap_sleeps: false,
             budget: 0,
         }

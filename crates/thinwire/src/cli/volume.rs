@@ -78,19 +78,26 @@ Changes nothing. Fails if one of them has no label that can be gone by, after al
         #[allow(missing_docs)]
         common: VolumeCommon,
     },
-    /// Check the labels of parts, and whether those make volumes
+    /// Check the labels of parts, and whether those make volumes; or all that a pool keeps
     #[command(after_help = "\
 Examples:
+  thinwire volume check pool.toml#pool
+  thinwire volume check --repair pool.toml#pool
   thinwire volume check /srv/*.img
   thinwire volume check --key alice --json 'tw://node1/disk0?link=eth1' 'tw://node2/disk1?link=eth1'
 
 Changes nothing. Says of each part whether both copies of its label are sound, and of each volume whether it can be used;
 where not, what is damaged, what still serves and what to do. Fails if anything is wrong. What stands behind labels is
-not looked at.")]
+looked at only of a pool that is named as FILE.toml#POOL, and that nobody uses: every node and every reference count in its metadata, and what each
+volume has lost. --repair puts counts right, so that what nobody has is free again, and what somebody has is not given to
+another; what is lost stays so.")]
     Check {
-        /// The parts
+        /// The parts, or one pool
         #[arg(required = true, value_name = "VOLUME")]
         parts: Vec<VolumeSpec>,
+        /// Put right what is counted wrongly in a pool
+        #[arg(long)]
+        repair: bool,
         #[command(flatten)]
         #[allow(missing_docs)]
         common: VolumeCommon,

@@ -3,7 +3,7 @@
 //! * `check.rs`: whether labels are sound, and what to do where they are not
 //! * `create.rs`: parts get labels
 //! * `look.rs`: what stands in labels, and which volumes those make
-//! * `pool.rs`: volumes of pools, their snapshots and clones
+//! * `pool.rs`: volumes of pools, their snapshots and clones; `pool_check.rs`: pools as a whole
 //! * `replace.rs`: another part comes in the place of a leg of a mirror
 //! * `resync.rs`: legs of mirrors get what they lack
 
@@ -11,6 +11,7 @@ mod check;
 mod create;
 mod look;
 mod pool;
+mod pool_check;
 mod replace;
 mod resync;
 
@@ -71,7 +72,20 @@ pub fn run(args: &VolumeArgs) -> Outcome {
             let wanted = replace::Replacement { spec, leg, new, degraded, force, take_over };
             replace::replace(&wanted, common)
         }
-        VolumeAction::Check { parts, common } => check::check(parts, common),
+        VolumeAction::Check { parts, repair, common } => {
+            match (&parts[..], parts.iter().any(|part| part.pool().is_some())) {
+                ([pool], true) if pool.inner().is_none() => {
+                    pool_check::check(pool, *repair, common)
+                }
+                (_, true) => Err(Failure::usage(
+                    "a pool is checked as a whole and by itself: name it alone, as FILE.toml#POOL, or its parts",
+                )),
+                (_, false) if *repair => Err(Failure::usage(
+                    "--repair is for pools, FILE.toml#POOL: mirrors are put right by `thinwire volume resync`, labels by the next opening for writing",
+                )),
+                (_, false) => check::check(parts, common),
+            }
+        }
         VolumeAction::Dump { parts, common } => look::dump(parts, common),
         VolumeAction::Assemble { parts, common } => look::assemble_all(parts, common),
     }

@@ -285,7 +285,11 @@ impl TreeCheck {
                     self.next =
                         Some(Visit { kind, at: root, level, bounds: below, within, row: 0 });
                 }
-                Ok(TreeRefers::Tree { kind, root }) => self.refer(trees, kind, root, Some(key)),
+                Ok(TreeRefers::Tree { kind: below, root }) => {
+                    // Of what is deleted the key says nothing to users.
+                    let within = (kind.number != DOOMED.number).then_some(key);
+                    self.refer(trees, below, root, within);
+                }
             }
             if self.next.is_some() {
                 self.path.push(visit);

@@ -182,6 +182,13 @@ impl Trees {
         Ok(())
     }
 
+    /// That many hold what the map says is free.
+    pub(super) fn count_anew(&mut self, of: Of, at: u64, count: u64) {
+        self.space(of).fresh += 1;
+        let fresh = Delta { change: count as i64, ..FRESH };
+        self.change_delta(of, at, |delta| *delta = fresh);
+    }
+
     fn change_delta(&mut self, of: Of, at: u64, change: impl FnOnce(&mut Delta)) {
         let before = self.space(of).deltas.get(&at).copied();
         self.undo.push(Undo::Count { of, at, before });

@@ -11,6 +11,8 @@ use super::{
 /// In the place of the level, for nodes that cannot be read.
 const UNREADABLE: u64 = 0xff;
 const LEVEL_SHIFT: u32 = 56;
+/// The first key of those that cannot be read.
+pub(super) const FIRST_UNREADABLE: u64 = UNREADABLE << LEVEL_SHIFT;
 
 /// A node to which the tree of doomed ones holds the only reference. The key is its level, in the highest byte, and its
 /// address: so leaves go first, and few are noted at a time.

@@ -36,7 +36,7 @@ fn row() -> VolumeRow {
 
 fn images() -> Vec<(&'static str, Vec<u8>)> {
     let new = NewPool { block_bytes: 65536, data_bytes: 1 << 30, metadata_bytes: 8 << 20 };
-    let head = PoolHead { block_shift: 16, next_volume: 0x77, time: 0x55 };
+    let head = PoolHead { block_shift: 16, next_volume: 0x77, time: 0x55, ended: 0x33 };
     vec![
         ("state", new.states().unwrap()[1].clone()),
         ("head", head.encode().to_vec()),
@@ -129,9 +129,9 @@ fn fields_are_where_the_document_says() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let right = PoolHead { block_shift: 12, next_volume: 1, time: 0 };
+    let right = PoolHead { block_shift: 12, next_volume: 1, time: 0, ended: 0 };
     assert_eq!(PoolHead::decode(&right.encode()), Ok(right));
-    for (at, byte) in [(0, 2), (1, 11), (1, 21), (2, 1), (8, 0), (19, 0x10), (24, 1), (63, 1)] {
+    for (at, byte) in [(0, 2), (1, 11), (1, 21), (2, 1), (8, 0), (19, 0x10), (32, 1), (63, 1)] {
         let mut wrong = right.encode();
         wrong[at] = byte;
         assert!(PoolHead::decode(&wrong).is_err(), "byte {at}");

@@ -54,6 +54,14 @@ fn read_labels(part: &mut dyn Volume) -> (Labels, Finding) {
     }
 }
 
+/// The label of a part.
+pub fn label_of(part: &mut dyn Volume) -> Label {
+    match read_labels(part).1 {
+        Finding::Label(found) => found.label,
+        found => panic!("{found:?}"),
+    }
+}
+
 /// Writes the labels of a new pool to its metadata.
 pub fn make(metadata: &mut dyn Volume, label: &Label) {
     let (mut labels, found) = read_labels(metadata);

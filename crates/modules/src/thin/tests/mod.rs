@@ -11,6 +11,7 @@ mod made;
 mod many;
 mod model;
 mod random;
+mod repairs;
 mod scenes;
 mod several;
 mod world;

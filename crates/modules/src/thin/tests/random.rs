@@ -19,6 +19,7 @@ fn tight(seed: u64) -> Setup {
         open_nodes_max: 12 + seed as usize % 3 * 40,
         rows_max: (seed % 3 > 0).then_some(4),
         read_only: false,
+        repairs: false,
     }
 }
 

@@ -4,7 +4,8 @@ use thinwire_buffer::Time;
 use thinwire_volume::{Completion, Io, IoFlags, Op, Volume};
 
 use super::super::*;
-use super::made::BLOCK;
+use super::disk::{Disk, SECTOR};
+use super::made::{BLOCK, label_of};
 use super::world::*;
 
 /// Two volumes that are open, and have something.
@@ -54,6 +55,66 @@ fn a_volume_that_is_gone_keeps_no_pool_from_its_end() {
     world.open.remove(&a);
     end(&mut world, b);
     assert!(world.pool.0.borrow().is_winding_parts);
+}
+
+/// As if it had been opened for writing.
+fn opened(world: &mut World) {
+    let core = &mut *world.pool.0.borrow_mut();
+    let label = core.trees.label_mut();
+    (label.opening, label.openings) = ([5; 16], 3);
+}
+
+/// What the two labels of a pool say that has ended in order, each when the other one is damaged: whether it is at rest, and that all is there.
+fn with_one_label(plant: PoolCanary) -> [(Option<bool>, bool); 2] {
+    let (mut world, a, b) = two();
+    for volume in [a, b] {
+        world.write(volume, 8, 64);
+        world.wait();
+    }
+    world.canary(plant);
+    opened(&mut world);
+    end(&mut world, a);
+    end(&mut world, b);
+    let content = world.metadata.content();
+    crate::meta::LABEL_OFFSETS.map(|offset| {
+        let mut damaged = content.clone();
+        let at = offset / SECTOR;
+        let mut sector = *damaged[&at];
+        sector[100] ^= 1;
+        damaged.insert(at, std::rc::Rc::new(sector));
+        let mut metadata = Disk::new(world.metadata.geometry().bytes, damaged, 0, &world.clock, 1);
+        let label = label_of(&mut metadata);
+        let next =
+            World::over(world.setup.clone(), world.data.clone(), metadata, world.clock.clone());
+        let mapped: u64 = next.pool.report().volumes.iter().map(|of| of.mapped_bytes).sum();
+        (PoolHead::is_at_rest(&label), mapped == 2 * 9 * BLOCK)
+    })
+}
+
+#[test]
+fn whichever_label_rots_of_a_pool_at_rest_the_other_says_all() {
+    assert_eq!(with_one_label(PoolCanary::None), [(Some(true), true); 2]);
+}
+
+#[test]
+fn a_pool_that_notes_its_end_once_is_found() {
+    assert_ne!(with_one_label(PoolCanary::EndsOnce), [(Some(true), true); 2]);
+}
+
+#[test]
+fn a_pool_that_was_changed_since_is_not_at_rest() {
+    let (mut world, a, b) = two();
+    opened(&mut world);
+    assert_eq!(PoolHead::is_at_rest(&label_of(&mut world.metadata)), Some(false));
+    end(&mut world, a);
+    end(&mut world, b);
+    let mut label = label_of(&mut world.metadata);
+    assert_eq!(PoolHead::is_at_rest(&label), Some(true));
+    // Whoever opens it for writing has drawn another opening.
+    label.openings += 1;
+    assert_eq!(PoolHead::is_at_rest(&label), Some(false));
+    label.role = 0;
+    assert_eq!(PoolHead::is_at_rest(&label), None);
 }
 
 /// A loop that polls one volume, and then sleeps for the other, would do so until something else happens.

@@ -23,6 +23,7 @@ pub struct Setup {
     pub cache_nodes: usize,
     pub open_nodes_max: usize,
     pub read_only: bool,
+    pub repairs: bool,
     /// Rows of a node, if fewer than there is room for.
     pub rows_max: Option<usize>,
 }
@@ -37,6 +38,7 @@ impl Default for Setup {
             cache_nodes: 4096,
             open_nodes_max: 2048,
             read_only: false,
+            repairs: false,
             rows_max: None,
         }
     }
@@ -101,6 +103,7 @@ impl World {
             cache_nodes: setup.cache_nodes,
             open_nodes_max: setup.open_nodes_max,
             read_only: setup.read_only,
+            repairs: setup.repairs,
             ..PoolConfig::new(&Memory::new(1 << 20))
         };
         let [label, _] = labels(setup.blocks, setup.metadata);

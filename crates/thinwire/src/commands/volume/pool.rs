@@ -28,9 +28,9 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
 const SAY_EVERY: Duration = Duration::from_secs(2);
 
 /// A pool that is open to be changed, and what drives it.
-struct OpenPool<'a> {
+pub(super) struct OpenPool<'a> {
     open: Box<dyn OpenVolume>,
-    pool: ThinPool,
+    pub pool: ThinPool,
     signals: &'a Signals,
 }
 
@@ -38,6 +38,26 @@ impl OpenPool<'_> {
     fn turn(&mut self) -> Outcome {
         self.open.turn(Wait::Until(Instant::now() + GLANCE))?;
         self.pool.poll();
+        Ok(())
+    }
+
+    /// The same; with a signal it ends, and says what that means.
+    pub fn turn_or_end(&mut self, means: &str) -> Outcome {
+        match self.signals.take() {
+            Some(_) => Err(Failure::failed(format!("interrupted: {means}"))),
+            None => self.turn(),
+        }
+    }
+
+    /// Until nothing is left to do, and all is durable.
+    pub fn rest(&mut self) -> Outcome {
+        while !self.pool.is_idle() {
+            if let Some(why) = self.pool.stopped() {
+                return Err(Failure::failed(why));
+            }
+            self.pool.commit();
+            self.turn_or_end("nothing is half done")?;
+        }
         Ok(())
     }
 
@@ -109,7 +129,7 @@ pub fn act(
         };
     }
     refuse_in_use(&pool, "changing it")?;
-    let done = with_pool(&pool, false, take_over, common, |open| {
+    let done = with_pool(&pool, (false, false), take_over, common, |open| {
         let op = request.op(&open.pool.report()).map_err(Failure::failed)?;
         let Some((op, said)) = op else { unreachable!("something is done") };
         open.act(op)?;
@@ -164,17 +184,29 @@ fn user_of(dir: &RunDir, wanted: &PoolName) -> Outcome<Option<(String, String, P
     Ok(None)
 }
 
-/// Opens a pool, has something done, and lets go of it.
-fn with_pool<T>(
+/// Refuses a pool that somebody uses.
+pub(super) fn refuse_used(pool: &VolumeSpec, common: &VolumeCommon) -> Outcome {
+    let Some(wanted) = PoolName::of(pool) else { return Ok(()) };
+    let Some(dir) = RunDir::open(&common.run_dir.run_dir)? else { return Ok(()) };
+    match user_of(&dir, &wanted)? {
+        None => Ok(()),
+        Some((_, who, _)) => Err(Failure::failed(format!(
+            "{who} uses the pool, and it changes meanwhile: detach it, or end it, first"
+        ))),
+    }
+}
+
+/// Opens a pool, to be read only or to be repaired, has something done, and lets go of it.
+pub(super) fn with_pool<T>(
     pool: &VolumeSpec,
-    read_only: bool,
+    (read_only, repairs): (bool, bool),
     take_over: bool,
     common: &VolumeCommon,
     act: impl FnOnce(&mut OpenPool<'_>) -> Outcome<T>,
 ) -> Outcome<T> {
     let (signals, last_words) = catch_signals(2, &[pool])?;
     let mut options = options_of(common, &signals)?;
-    let place = PoolPlace::default();
+    let place = PoolPlace::new(repairs);
     (options.read_only, options.take_over) = (read_only, take_over);
     options.pool = Some(place.clone());
     let mut open = open_volume(pool, &options, Some(&signals))
@@ -217,7 +249,7 @@ pub fn show(spec: &VolumeSpec, space: bool, common: &VolumeCommon) -> Outcome {
     if let Some((_, status)) = ask_user(&pool, &PoolRequest::Show { space }, common)? {
         return say_pool(&status, common.json);
     }
-    let (report, own) = with_pool(&pool, true, false, common, |open| {
+    let (report, own) = with_pool(&pool, (true, false), false, common, |open| {
         let report = open.pool.report();
         let mut own = Vec::new();
         for volume in report.volumes.iter().filter(|_| space) {

@@ -1,0 +1,122 @@
+//! [`PoolRepair`]: puts right what a check has found, as far as nothing is lost by it.
+
+use std::collections::VecDeque;
+
+use super::check::PoolFinding;
+use super::ops::PoolError;
+use super::{Core, ThinPool};
+use crate::meta::tree::{TreeFinding, TreeStop};
+
+/// Gives back what counts have kept for nothing, and sees to it that nothing is given out that is in use: counts of nodes and blocks, how many blocks a
+/// volume has, and what damage has kept of volumes that were deleted. A state machine over a pool in which nothing else
+/// happens, opened [for this](super::PoolConfig::repairs): [`PoolRepair::step`] until [`PoolRepair::is_done`], a commit, and another check, which may find
+/// more: what a damaged node of a deleted volume referred to comes to light when that is forgotten.
+pub struct PoolRepair {
+    left: VecDeque<PoolFinding>,
+    forgets: bool,
+    is_done: bool,
+    done: u64,
+}
+
+/// It is in use, and free by its count: whoever takes it destroys it.
+fn is_urgent(finding: &PoolFinding) -> bool {
+    matches!(
+        finding,
+        PoolFinding::Trees(
+            TreeFinding::NodeCount { says: 0, .. } | TreeFinding::BlockCount { says: 0, .. }
+        )
+    )
+}
+
+impl PoolRepair {
+    /// Of all that a check of the pool as it is now has found.
+    pub fn new(found: &[PoolFinding]) -> Self {
+        let can = |finding: &&PoolFinding| Self::can(finding);
+        let mut left: Vec<_> = found.iter().filter(can).cloned().collect();
+        left.sort_by_key(|finding| !is_urgent(finding));
+        // Only damage keeps what was deleted.
+        let is_damage = |finding: &PoolFinding| {
+            matches!(finding, PoolFinding::Trees(TreeFinding::Damaged { .. }))
+        };
+        let forgets = found.iter().any(is_damage);
+        PoolRepair { left: left.into(), forgets, is_done: false, done: 0 }
+    }
+
+    /// Whether that can be put right.
+    pub fn can(finding: &PoolFinding) -> bool {
+        matches!(
+            finding,
+            PoolFinding::Trees(TreeFinding::NodeCount { .. } | TreeFinding::BlockCount { .. })
+                | PoolFinding::Mapped { .. }
+        )
+    }
+
+    /// There is nothing left to do, but for a commit.
+    pub fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// How much was put right.
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Goes on by a step. False: poll the pool, and come again.
+    ///
+    /// # Errors
+    /// It cannot go on: what was done is done.
+    pub fn step(&mut self, pool: &ThinPool) -> Result<bool, PoolError> {
+        let core = &mut *pool.0.borrow_mut();
+        if let Some(stopped) = &core.commits.stopped {
+            return Err(PoolError::Stopped { why: stopped.why.clone() });
+        }
+        match self.go_on(core) {
+            Ok(()) => Ok(true),
+            Err(TreeStop::Wait) => Ok(false),
+            Err(TreeStop::Commit) => {
+                core.commits.is_wanted = true;
+                core.settle();
+                Ok(false)
+            }
+            Err(TreeStop::NoNodes | TreeStop::NoBlocks) => Err(PoolError::NoRoom),
+            Err(TreeStop::Fault(fault)) => Err(PoolError::Damaged(fault)),
+        }
+    }
+
+    fn go_on(&mut self, core: &mut Core) -> Result<(), TreeStop> {
+        let Some(finding) = self.left.front() else {
+            self.is_done = !self.forgets;
+            if self.forgets {
+                let mut change = core.trees.change_to_free()?;
+                self.forgets = change.forget_unreadable()?;
+                change.apply();
+                self.done += u64::from(self.forgets);
+                core.commits.on_change(core.now);
+            }
+            return Ok(());
+        };
+        match *finding {
+            PoolFinding::Trees(ref finding) => {
+                let mut change = core.trees.change_to_free()?;
+                change.recount(finding)?;
+                change.apply();
+                core.commits.on_change(core.now);
+            }
+            PoolFinding::Mapped { volume, has, .. } => {
+                if let Some(entry) = core.entries.get(&volume) {
+                    let mut row = entry.row;
+                    row.mapped = has;
+                    let mut change = core.trees.change_to_free()?;
+                    let (volumes, _) = change.insert(core.volumes, volume, &row)?;
+                    change.apply();
+                    core.volumes = volumes;
+                    core.set_row(volume, row);
+                }
+            }
+            _ => {}
+        }
+        self.left.pop_front();
+        self.done += 1;
+        Ok(())
+    }
+}

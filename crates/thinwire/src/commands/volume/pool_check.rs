@@ -1,0 +1,156 @@
+//! `thinwire volume check FILE.toml#POOL`: all that a pool keeps of its volumes; with `--repair`, what is counted wrongly is counted anew.
+
+use serde::Serialize;
+use thinwire_modules::thin::{PoolCheck, PoolFinding, PoolRepair};
+
+use super::pool::{OpenPool, refuse_used, with_pool};
+use crate::cli::VolumeCommon;
+use crate::error::{Failure, Outcome};
+use crate::guard::refuse_in_use;
+use crate::output;
+use crate::rundir::SCHEMA;
+use crate::uri::VolumeSpec;
+
+/// Reference counts in memory at a time, of 8 bytes.
+const WINDOW: usize = 4 << 20;
+/// So many findings are shown one by one.
+const SHOWN_MAX: usize = 50;
+/// Checks after repairs: what comes to light by the first is found by the second.
+const ROUNDS_MAX: u64 = 8;
+
+/// `volume check --json` of a pool.
+#[derive(Serialize)]
+struct JsonPoolCheck {
+    schema: u32,
+    pool: String,
+    sound: bool,
+    /// How many counts were put right.
+    repaired: u64,
+    findings: Vec<JsonFinding>,
+}
+
+/// What is wrong, and is not put right.
+#[derive(Serialize)]
+struct JsonFinding {
+    /// For people.
+    what: String,
+    /// `--repair` can put it right.
+    can_be_repaired: bool,
+    /// The bytes of a volume that cannot be read.
+    lost: Option<JsonLost>,
+}
+
+#[derive(Serialize)]
+struct JsonLost {
+    volume: String,
+    from: u64,
+    to: u64,
+}
+
+/// Looks at a pool, which nobody uses, and puts right what can be if it is to be repaired.
+pub fn check(pool: &VolumeSpec, repair: bool, common: &VolumeCommon) -> Outcome {
+    refuse_used(pool, common)?;
+    if repair {
+        refuse_in_use(pool, "repairing it")?;
+    }
+    let how = (!repair, repair);
+    let (found, repaired) = with_pool(pool, how, false, common, |open| {
+        if !repair {
+            return Ok((look(open)?, 0));
+        }
+        let mut done = 0;
+        for _ in 0..ROUNDS_MAX {
+            let found = look(open)?;
+            match put_right(open, &found)? {
+                0 => return Ok((found, done)),
+                some => done += some,
+            }
+        }
+        Ok((look(open)?, done))
+    })?;
+    say(pool, &found, repaired, common.json)
+}
+
+/// All that is wrong.
+fn look(open: &mut OpenPool<'_>) -> Outcome<Vec<PoolFinding>> {
+    open.rest()?;
+    let mut check = PoolCheck::new(&open.pool, WINDOW);
+    let mut found = Vec::new();
+    while !check.is_done() {
+        let (finding, came_on) = check.step(&open.pool);
+        found.extend(finding);
+        if !came_on {
+            open.turn_or_end("nothing was changed")?;
+        }
+    }
+    Ok(found)
+}
+
+/// Puts right what can be: how much that was. Durable when this returns.
+fn put_right(open: &mut OpenPool<'_>, found: &[PoolFinding]) -> Outcome<u64> {
+    let mut repair = PoolRepair::new(found);
+    while !repair.is_done() {
+        let stepped = repair.step(&open.pool);
+        if !stepped.map_err(|e| Failure::failed(format!("cannot be repaired: {e}")))? {
+            open.turn_or_end("what was put right is; run it again")?;
+        }
+    }
+    open.rest()?;
+    Ok(repair.done())
+}
+
+fn say(pool: &VolumeSpec, found: &[PoolFinding], repaired: u64, is_json: bool) -> Outcome {
+    if is_json {
+        let lost = |finding: &PoolFinding| match finding {
+            PoolFinding::Lost { name, bytes, .. } => {
+                Some(JsonLost { volume: name.clone(), from: bytes.start, to: bytes.end })
+            }
+            _ => None,
+        };
+        let finding = |finding: &PoolFinding| JsonFinding {
+            what: finding.to_string(),
+            can_be_repaired: PoolRepair::can(finding),
+            lost: lost(finding),
+        };
+        output::say_json(&JsonPoolCheck {
+            schema: SCHEMA,
+            pool: pool.to_string(),
+            sound: found.is_empty(),
+            repaired,
+            findings: found.iter().map(finding).collect(),
+        })?;
+    } else {
+        let mut lines: Vec<_> =
+            found.iter().take(SHOWN_MAX).map(|finding| format!("{finding}")).collect();
+        if found.len() > SHOWN_MAX {
+            lines.push(format!("and {} more", found.len() - SHOWN_MAX));
+        }
+        if repaired > 0 {
+            lines.push(format!("put right: {repaired}"));
+        }
+        if found.is_empty() {
+            lines.push(format!("{pool} is sound"));
+        }
+        output::say(&output::printable(&lines.join("\n")))?;
+    }
+    match what_to_do(found, repaired > 0) {
+        None => Ok(()),
+        Some(what) => Err(Failure::failed(format!("{pool}: {} findings. {what}", found.len()))),
+    }
+}
+
+/// What a user can do about that; none if nothing is wrong.
+fn what_to_do(found: &[PoolFinding], is_repaired: bool) -> Option<String> {
+    let is_lost = |finding: &PoolFinding| !PoolRepair::can(finding);
+    Some(match (found.is_empty(), found.iter().any(is_lost)) {
+        (true, _) => return None,
+        (false, false) if is_repaired => "Not all could be put right: run it once more".into(),
+        (false, false) => "--repair puts that right, and loses nothing by it".into(),
+        (false, true) => {
+            "What cannot be read is lost, of snapshots and clones that share it, too. Put the metadata part back if there is a copy of it that is as new as \
+             the data; else copy what can be read of the volumes that are named, delete them and their snapshots, and say --repair, which then gives back \
+             their room"
+                .into()
+        }
+    })
+}
