@@ -10,6 +10,7 @@ from harness import check, run, until
 from node import Attachment, Target, image, initiators, refused, thinwire, uri
 from registry import test
 from test_mirrors import standing_clean
+from test_reload import Disk, Keyed, key_path
 
 DATA_MIB, METADATA_MIB = 96, 16
 
@@ -451,3 +452,65 @@ def a_damaged_pool_is_checked_and_repaired(lab):
     check(pool.read("home", lab.path("home.raw")) == home, "it is as it was")
     refused(lab, "volume", "check", "--repair", pool.images[0], *pool.run_dir, says=["is for pools"], code=2)
     refused(lab, "volume", "check", f"{pool.name}@home", *pool.run_dir, says=["as a whole"], code=2)
+
+
+@test(seconds=120)
+def volumes_of_a_pool_come_and_go(lab):
+    """A target exports a volume of a pool, under verified load. By reloads a snapshot of it is exported, read, and taken away, and can be deleted then; another volume is exported,
+    and the first one goes, whose writes are all there. The last one of the pool stays as long as the target."""
+    pool = Pool(lab, size="32M")
+    pool.do("create", f"{pool.name}@other", "--size", "8M")
+    target = Keyed(lab, "alice", start=False, extra=["--shards", "2"], exports=1)
+    target.exports["home"] = f"{pool.name}@home"
+    target.write(lab, ["alice"])
+    target.start()
+    pool.run_dir = ("--run-dir", target.run_dir)
+    key = ("--key", key_path(lab, "alice"))
+
+    def reload(*says):
+        target.write(lab, ["alice"])
+        said = target.reload()
+        check((said["changes"], said["leaving"]) == (list(says), []), said)
+
+    disk = Disk(lab, key_path(lab, "alice"), "home")
+    fio = load.Fio(lab, disk.nbd, mib=24, seconds=8)
+    time.sleep(2)
+    pool.do("snapshot", f"{pool.name}@home", "one")
+    target.exports["one"], target.rights["one"] = f"{pool.name}@one", "read_only = true"
+    reload(f"export `one` is added: {pool.name}@one")
+    seen = []
+    for _ in range(2):
+        run("rm", "-f", lab.path("seen.raw"))
+        thinwire(lab, "copy", uri(lab, "one"), lab.path("seen.raw"), *key, timeout=60)
+        with open(lab.path("seen.raw"), "rb") as file:
+            seen.append(file.read())
+        fio.still_running("the copy")
+        time.sleep(1)
+    check(seen[0] == seen[1] and any(seen[0]), "it is one moment")
+    refused(lab, "volume", "delete", f"{pool.name}@one", *pool.run_dir, says=["`one` is in use"])
+    target.exports.pop("one")
+    reload("export `one` is removed")
+    pool.do("delete", f"{pool.name}@one")
+    fio.finish(60)
+    disk.detach()
+    del target.exports["home"]
+    target.write(lab, ["alice"])
+    target.refuses("export `home` (it is gone, and made of other volumes")
+    target.exports["none"] = f"{pool.name}@none"
+    target.exports["home"] = f"{pool.name}@home"
+    target.write(lab, ["alice"])
+    target.refuses("no volume `none`", "home, other")
+    target.exports.pop("none")
+    target.exports["other"] = f"{pool.name}@other"
+    reload(f"export `other` is added: {pool.name}@other")
+    shards = {export["name"]: export["shard"] for export in target.status()["exports"]}
+    check(shards["home"] == shards["other"] != shards["disk0"], f"a pool is one shard's: {shards}")
+    del target.exports["home"]
+    reload("export `home` is removed")
+    other = Disk(lab, key_path(lab, "alice"), "other")
+    load.verified(lab, other.nbd, mib=4)
+    other.detach()
+    target.stop()
+    check("is sound" in pool.do("check", pool.name).stdout, "all is counted rightly")
+    after = pool.read("home", lab.path("home.raw"))
+    check(lacks(seen[0], after) == [], "what the snapshot had is there")

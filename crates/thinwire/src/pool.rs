@@ -25,10 +25,13 @@ use crate::uri::VolumeSpec;
 pub use desk::{PoolAsk, PoolDesk, PoolName};
 pub use request::{PoolRequest, PoolStatus, PoolVolumeStatus, describe};
 
+/// A pool, and who tells people of it.
+type ToldPool = (ThinPool, Rc<PoolTeller>);
+
 /// Where the opening of a pool puts it, for whoever changes it, or opens volumes of it.
 #[derive(Clone, Default)]
 pub struct PoolPlace {
-    pool: Rc<RefCell<Option<(ThinPool, Rc<PoolTeller>)>>>,
+    pool: Rc<RefCell<Option<ToldPool>>>,
     repairs: bool,
 }
 
@@ -44,7 +47,7 @@ impl PoolPlace {
     }
 
     /// And who tells people of it.
-    pub(crate) fn take_told(&self) -> Option<(ThinPool, Rc<PoolTeller>)> {
+    pub(crate) fn take_told(&self) -> Option<ToldPool> {
         self.pool.borrow_mut().take()
     }
 

@@ -1,6 +1,6 @@
 //! Reading a target's configuration again while it serves: what has changed in it since, and whether that can be
 //! applied without a restart. Keys, who may open what, `announce`, limits, and exports that are one store of this
-//! machine can; all else is refused by name. It is applied as a whole or not at all.
+//! machine, or volumes of a pool of which another export stays, can; all else is refused by name. It is applied as a whole or not at all.
 
 use std::fmt::Display;
 
@@ -10,6 +10,7 @@ use crate::config::TargetSettings;
 use crate::export::ExportSpec;
 use crate::keys::KeyFile;
 use crate::privileges::PrivilegeSettings;
+use crate::uri::VolumeSpec;
 
 /// What a reload has changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +65,7 @@ impl ExportPlan {
         let mut plan = ExportPlan::default();
         for export in next {
             match find(now, &export.name) {
-                Some(before) if before.volume == export.volume => {
+                Some(before) if before.volume.is_same(&export.volume) => {
                     if before.weight != export.weight {
                         plan.weights.push((export.name.clone(), export.weight));
                     }
@@ -239,12 +240,17 @@ fn user(privileges: &PrivilegeSettings) -> &str {
 /// Exports that cannot come, go or change while the target serves.
 fn exports(now: &[ExportSpec], next: &[ExportSpec]) -> Vec<String> {
     let mut all = Vec::new();
+    let stays = |export: &&ExportSpec| {
+        find(next, &export.name).is_some_and(|after| after.volume.is_same(&export.volume))
+    };
+    let staying: Vec<_> = now.iter().filter(stays).collect();
+    let bound = |export: &ExportSpec| bound(export, &staying);
     for export in next {
         match find(now, &export.name) {
             None => all.extend(
                 bound(export).map(|why| format!("export `{}` (it is new, and {why})", export.name)),
             ),
-            Some(before) if before.volume != export.volume => {
+            Some(before) if !before.volume.is_same(&export.volume) => {
                 let why = bound(before).or_else(|| bound(export));
                 let name = &export.name;
                 all.extend(why.map(|why| format!("export `{name}` (another volume, and {why})")));
@@ -268,13 +274,29 @@ fn exports(now: &[ExportSpec], next: &[ExportSpec]) -> Vec<String> {
     all
 }
 
-/// Why an export stays as long as its target, if it does.
-fn bound(export: &ExportSpec) -> Option<&'static str> {
+/// Why an export stays as long as its target, if it does. Those of `staying` have their pools open, whatever comes and goes.
+fn bound(export: &ExportSpec, staying: &[&ExportSpec]) -> Option<&'static str> {
     match (export.volume.is_store(), export.spread) {
+        (false, _) if is_of_open_pool(export, staying) => None,
         (false, _) => Some("made of other volumes, or another target's"),
         (true, true) => Some("spread over shards"),
         (true, false) => None,
     }
+}
+
+/// It is a volume of a pool of which another export has one as well, and of nothing else.
+pub(crate) fn is_of_open_pool(export: &ExportSpec, staying: &[&ExportSpec]) -> bool {
+    let mut volumes = Vec::new();
+    export.volume.volumes_of_pools(&mut volumes);
+    let is_open = |volume: &&VolumeSpec| {
+        let has = |other: &&&ExportSpec| {
+            other.name != export.name && other.volume.shares_pool_with(volume)
+        };
+        staying.iter().any(|other| has(&other))
+    };
+    !volumes.is_empty()
+        && export.volume.over_pools().leaves().is_empty()
+        && volumes.iter().all(is_open)
 }
 
 /// What differs in how the same volume is opened.
@@ -407,6 +429,46 @@ mod tests {
         assert_eq!(changes(&now, &heavy), Ok(vec!["export `b` has weight 3; it was 1".to_owned()]));
         let plan = ExportPlan::of(&now.exports, &heavy.exports);
         assert!(plan.is_empty() && plan.weights == [("b".to_owned(), 3)]);
+    }
+
+    #[test]
+    fn volumes_of_a_pool_come_and_go_while_one_stays() {
+        let dir = TempDir::new("reload-pools");
+        make("alice", dir.path(), false).unwrap();
+        let pools = ["p", "q"].map(|name| {
+            format!(
+                "[[volume]]\nname = \"{name}\"\nkind = \"thin\"\nchildren = [\"/{name}1\", \"/{name}2\"]\n"
+            )
+        });
+        let with = |volumes: &[&str]| {
+            let export = |(nth, volume): (usize, &&str)| {
+                format!("[[export]]\nname = \"e{nth}\"\nvolume = \"{volume}\"\n")
+            };
+            let exports: String = volumes.iter().enumerate().map(export).collect();
+            read(&dir, &file(&dir, &["alice"], &(exports + &pools.concat())), &[])
+        };
+        let now = with(&["p@a", "memory:1M"]);
+        let told = |next: &[&str]| changes(&now, &with(next));
+        let added = told(&["p@a", "memory:1M", "p@b", "slice:[p@c]?size=4096"]).unwrap();
+        assert_eq!(added.len(), 2, "{added:?}");
+        assert!(added[0].starts_with("export `e2` is added: ") && added[0].ends_with("#p@b"));
+        for (next, named) in [
+            // Of another pool, also beside one; and what needs something that is not open.
+            (&["p@a", "memory:1M", "q@a"][..], "export `e2` (it is new, and made of"),
+            (&["p@a", "memory:1M", "q@a", "q@b"], "export `e3` (it is new, and made of"),
+            (&["p@a", "memory:1M", "linear:[p@b,memory:1M]"], "export `e2` (it is new"),
+            (&["p@a", "memory:1M", "linear:[p@b,q@b]"], "export `e2` (it is new"),
+            // The last one of its pool.
+            (&["memory:1M"], "export `e0` (another volume, and made of"),
+            (&["p@b", "memory:1M"], "export `e0` (another volume, and made of"),
+        ] {
+            let why = told(next).unwrap_err();
+            assert!(why.contains(named), "{named}: {why}");
+        }
+        let more = with(&["p@a", "p@b"]);
+        assert_eq!(changes(&more, &with(&["p@a"])), Ok(vec!["export `e1` is removed".to_owned()]));
+        assert_eq!(changes(&more, &with(&["p@a", "p@c"])).unwrap().len(), 1);
+        assert!(changes(&more, &with(&["p@c", "p@d"])).is_err());
     }
 
     #[test]

@@ -326,9 +326,10 @@ impl Provider for Configured<'_> {
         let links = self.config.links.iter().cloned().enumerate();
         let open = links.filter(|(_, link)| self.shares(link)).map(|(at, link)| (link, at));
         let host = Host::on(shard.clone(), self.lanes[usize::from(index)], open.collect());
+        let opener = self.opener(&host);
         for &number in numbers {
             let spec = &self.config.exports[number];
-            host.pools().want(&spec.volume, &self.tree_options(spec));
+            host.pools().want(&spec.volume, &opener.options(spec));
         }
         let mut opened: Vec<(usize, OpenedExport)> = Vec::new();
         let (stores, others): (Vec<usize>, Vec<usize>) =
@@ -342,7 +343,7 @@ impl Provider for Configured<'_> {
                     let options = disk_options(spec, &self.config.state_dir, &self.endings.stop);
                     open_store(spec, &options, &pool())
                 }
-                None => self.open_tree(spec, &host),
+                None => opener.open(spec),
             };
             match export {
                 Ok(export) => {
@@ -359,10 +360,14 @@ impl Provider for Configured<'_> {
         if let Some((_, first)) = opened.first_mut() {
             first.clerk = PoolClerk::of(&host);
         }
+        if !host.pools().all().is_empty() {
+            trees::keep(opener);
+        }
         Ok(opened.into_iter().map(|(_, export)| export).collect())
     }
 
     fn ended(&self, index: u8, shard: &TargetShard) {
+        trees::forget();
         let stats = shard.target().stats();
         tracing::debug!(
             "shard {index}: {} requests, {} repeated, {} bytes copied, {} sessions, {} writers \
@@ -506,7 +511,7 @@ fn refuse_taken_name(config: &TargetSettings) -> Outcome {
 }
 
 /// Opens an export that a reload adds, on the thread of its shard: with what rights the target has by now, and waiting
-/// for nobody, since others are served meanwhile.
+/// for nobody, since others are served meanwhile. A store, or a volume of a pool that is open there.
 pub(crate) fn open_added(
     spec: &ExportSpec,
     state_dir: &Path,
@@ -514,7 +519,10 @@ pub(crate) fn open_added(
 ) -> Outcome<OpenedExport> {
     let options = disk_options_at_once(spec, state_dir);
     let options = DiskOptions { wait_lock: Duration::ZERO, ..options };
-    let export = open_store(spec, &options, pool)?;
+    let export = match spec.volume.is_store() {
+        true => open_store(spec, &options, pool)?,
+        false => trees::open_of_pool(spec)?,
+    };
     Ok(OpenedExport { weight: spec.weight, ..export })
 }
 

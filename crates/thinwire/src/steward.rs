@@ -398,7 +398,13 @@ impl View<'_> {
         let stay = next.exports.iter().filter_map(|export| place(&export.name));
         stay.for_each(|shard| counts[usize::from(shard)] += 1);
         for export in &next.exports {
-            let shard = place(&export.name).unwrap_or_else(|| {
+            // A pool is one shard's.
+            let has_pool = |other: &&ExportSpec| {
+                other.name != export.name && other.volume.shares_pool_with(&export.volume)
+            };
+            let with_pool = self.config.exports.iter().find(has_pool);
+            let with_pool = with_pool.and_then(|other| place(&other.name));
+            let shard = with_pool.or_else(|| place(&export.name)).unwrap_or_else(|| {
                 let least = (0..shards).min_by_key(|&at| counts[usize::from(at)]);
                 let least = least.expect("there is a shard");
                 counts[usize::from(least)] += 1;
@@ -406,7 +412,9 @@ impl View<'_> {
             });
             all.push((export.name.clone(), shard));
             if plan.added.iter().any(|added| added.name == export.name) {
-                sync_beforehand(export)?;
+                if export.volume.is_store() {
+                    sync_beforehand(export)?;
+                }
                 added[usize::from(shard)].push(export.clone());
             }
         }

@@ -59,14 +59,9 @@ impl Grants {
         let Some(place) = &self.place else { return };
         self.unused.resize_with(specs.len(), Vec::new);
         for ((leaf, spec), unused) in leaves.iter().zip(specs).zip(&mut self.unused) {
-            let granted = match leaf {
-                Leaf::Remote(leaf) if !leaf.is_granted() => continue,
-                _ if !unused.is_empty() => continue,
-                Leaf::Absent(_) => continue,
-                Leaf::Remote(leaf) => leaf.granted(),
-                Leaf::Local(leaf) => leaf.granted(),
-            };
-            if let (identity, generation @ 1..) = granted {
+            if unused.is_empty()
+                && let Some((identity, generation)) = leaf.granted()
+            {
                 let noted = place.granted(&identity.identity, &spec.to_string(), generation);
                 if let Leaf::Local(leaf) = leaf {
                     leaf.set_unused(noted.clone());

@@ -9,6 +9,7 @@ use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
 use thinwire_volume::Volume;
 
 use super::bottom::Bottom;
+use super::grants::Notes;
 use super::tree::{Root, Tree};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::host::Host;
@@ -22,6 +23,8 @@ use crate::uri::VolumeSpec;
 pub struct Pools {
     wanted: RefCell<Vec<Wanted>>,
     open: RefCell<Vec<Weak<OpenPool>>>,
+    /// No more are opened.
+    is_closed: Cell<bool>,
 }
 
 /// Somebody is going to open a volume of a pool.
@@ -33,6 +36,12 @@ struct Wanted {
     take_over: bool,
 }
 
+/// Who stands on a pool and remembers that: its name, and what was written down for it of the grants of the leaves.
+struct Holder {
+    name: String,
+    unused: Vec<Option<UnusedGrant>>,
+}
+
 /// A pool, and what is at its bottom.
 pub(super) struct OpenPool {
     spec: VolumeSpec,
@@ -42,9 +51,7 @@ pub(super) struct OpenPool {
     /// The pool as a volume: let go of before what it stands on.
     volume: RefCell<Option<Box<dyn Volume>>>,
     bottom: RefCell<Bottom>,
-    /// Who was known to want it when it was opened; what was written down of the grants of its leaves, for each of those.
-    holders: Vec<String>,
-    unused: Vec<Vec<Option<UnusedGrant>>>,
+    holders: RefCell<Vec<Holder>>,
     /// Ports in it, by number.
     ports: Vec<usize>,
     /// What those who have let go of it have said of that.
@@ -77,6 +84,11 @@ impl Pools {
         }));
     }
 
+    /// From now on no pool is opened here that is not.
+    pub fn close(&self) {
+        self.is_closed.set(true);
+    }
+
     /// All pools that are open, as they are named.
     pub fn all(&self) -> Vec<(VolumeSpec, ThinPool)> {
         let open = self.open.borrow();
@@ -103,7 +115,12 @@ impl Pools {
     ) -> Outcome<Rc<OpenPool>> {
         if let Some(open) = self.find(volume) {
             return match open.read_only && !options.read_only {
-                false => Ok(open),
+                false => {
+                    if let Some(notes) = Notes::of(options, &disk_options, &[by.to_string()]) {
+                        open.note(by, &notes);
+                    }
+                    Ok(open)
+                }
                 true => Err(Failure {
                     kind: FailureKind::Busy,
                     message: format!(
@@ -114,6 +131,10 @@ impl Pools {
             };
         }
         let Some((spec, _)) = volume.pool() else { unreachable!("it is a volume of one") };
+        if self.is_closed.get() {
+            let why = format!("the pool {spec} is not open here, and none is opened any more");
+            return Err(Failure::failed(why));
+        }
         let mut options = options.clone();
         let mut holders = Vec::new();
         for wanted in &*self.wanted.borrow() {
@@ -133,9 +154,10 @@ impl Pools {
         let Some((pool, teller)) = place.take_told() else {
             unreachable!("it was opened as a pool")
         };
-        let unused = (0..holders.len()).map(|holder| {
+        let holders = holders.into_iter().enumerate().map(|(holder, name)| {
             // Those without a record, and those that are only read, have no grant.
-            unused.iter().map(|of_leaf| of_leaf.get(holder).cloned()).collect()
+            let unused = unused.iter().map(|of_leaf| of_leaf.get(holder).cloned()).collect();
+            Holder { name, unused }
         });
         let open = Rc::new(OpenPool {
             spec,
@@ -144,8 +166,7 @@ impl Pools {
             read_only: options.read_only,
             volume: RefCell::new(Some(Root::boxed(volume))),
             bottom: RefCell::new(bottom),
-            unused: unused.collect(),
-            holders,
+            holders: RefCell::new(holders.collect()),
             ports,
             ending: Cell::new(Ending::Unused),
         });
@@ -180,13 +201,30 @@ impl OpenPool {
         &self.ports
     }
 
-    /// Its leaves, in order, and what was written down of their grants for that holder, who was known when it was opened.
+    /// Somebody comes who was not known when it was opened, and is to remember under which grants it is: who had them before the present ones is
+    /// not known to it.
+    fn note(&self, by: &VolumeSpec, notes: &Notes) {
+        let (name, over) = (by.to_string(), self.spec.over_pools());
+        if self.holders.borrow().iter().any(|holder| holder.name == name) {
+            return;
+        }
+        let bottom = self.bottom();
+        let unused = bottom.leaves.iter().zip(over.leaves()).map(|(leaf, spec)| {
+            let (identity, generation) = leaf.granted()?;
+            notes.granted(&identity.identity, &spec.to_string(), generation).pop()
+        });
+        let unused = unused.collect();
+        self.holders.borrow_mut().push(Holder { name, unused });
+    }
+
+    /// Its leaves, in order, and what was written down of their grants for that holder.
     pub fn held_leaves(&self, by: &VolumeSpec) -> Vec<HeldLeaf> {
         let by = by.to_string();
-        let holder = self.holders.iter().position(|holder| *holder == by);
+        let holders = self.holders.borrow();
+        let holder = holders.iter().find(|holder| holder.name == by);
         let held = |leaf: usize, spec: &VolumeSpec| HeldLeaf {
             name: spec.to_string(),
-            unused: holder.and_then(|holder| self.unused[holder].get(leaf).cloned()?),
+            unused: holder.and_then(|holder| holder.unused.get(leaf).cloned()?),
         };
         let over = self.spec.over_pools();
         let own = over.leaves();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
 use thinwire_runtime::serve::{Awaited, OpenedLeaf, Tended};
-use thinwire_volume::{Port, Volume};
+use thinwire_volume::{Identity, Port, Volume};
 
 use super::bottom::Bottom;
 use super::build::Build;
@@ -48,6 +48,17 @@ impl Leaf {
             Leaf::Local(leaf) => Some(leaf),
             Leaf::Remote(_) | Leaf::Absent(_) => None,
         }
+    }
+
+    /// Which content it is, and the generation under which it was granted, if it was.
+    pub fn granted(&self) -> Option<(Identity, u64)> {
+        let granted = match self {
+            Leaf::Remote(leaf) if !leaf.is_granted() => return None,
+            Leaf::Absent(_) => return None,
+            Leaf::Remote(leaf) => leaf.granted(),
+            Leaf::Local(leaf) => leaf.granted(),
+        };
+        Some(granted).filter(|(_, generation)| *generation > 0)
     }
 
     pub fn health(&self) -> VolumeHealth {

@@ -1,6 +1,9 @@
 //! Exports that are made of other volumes, or are another target's.
 
-use std::sync::atomic::Ordering;
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use thinwire_runtime::disk::{self, DiskOptions};
 use thinwire_runtime::serve::OpenedExport;
@@ -13,18 +16,70 @@ use crate::host::Host;
 use crate::keys::Security;
 use crate::open::{CommandFlags, VolumeOptions};
 use crate::opened::Tree;
+use crate::steward::Endings;
+
+thread_local! {
+    /// That of the shard of this thread, if it has pools open: what a reload adds may be a volume of one.
+    static OPENER: RefCell<Option<TreeOpener>> = const { RefCell::new(None) };
+}
+
+/// Opens such exports, on the thread of their shard.
+pub(super) struct TreeOpener {
+    host: Host,
+    // Whom it reaches knows it by keys that its volumes name.
+    security: Security,
+    run_dir: PathBuf,
+    state_dir: PathBuf,
+    endings: Endings,
+    /// See [`Configured`].
+    left_behind: Arc<AtomicBool>,
+}
 
 impl Configured<'_> {
-    /// How what an export is made of is opened. This target is the writer of all of it.
-    pub(super) fn tree_options(&self, spec: &ExportSpec) -> VolumeOptions {
+    /// For a shard whose volumes are on that host.
+    pub(super) fn opener(&self, host: &Host) -> TreeOpener {
         let config = self.config;
-        // Whom it reaches knows it by keys that its volumes name.
-        let security = Security {
-            authenticate_only: config.authenticate_only,
-            ..Security::without_keys(config.insecure)
-        };
-        let mut options =
-            VolumeOptions::new(security, &WireArgs::default(), config.run_dir.clone());
+        TreeOpener {
+            host: host.clone(),
+            security: Security {
+                authenticate_only: config.authenticate_only,
+                ..Security::without_keys(config.insecure)
+            },
+            run_dir: config.run_dir.clone(),
+            state_dir: config.state_dir.clone(),
+            endings: self.endings.clone(),
+            left_behind: self.left_behind.clone(),
+        }
+    }
+}
+
+/// All exports of the shard of this thread are open: from now on it opens no pool, but more volumes of those that it has.
+pub(super) fn keep(opener: TreeOpener) {
+    opener.host.pools().close();
+    OPENER.set(Some(opener));
+}
+
+/// The shard of this thread has ended.
+pub(super) fn forget() {
+    OPENER.set(None);
+}
+
+/// Opens an export that is a volume of a pool which the shard of this thread has open.
+///
+/// # Errors
+/// It has none such, or the pool has no such volume.
+pub(super) fn open_of_pool(spec: &ExportSpec) -> Outcome<OpenedExport> {
+    OPENER.with_borrow(|opener| match opener {
+        Some(opener) => opener.open(spec),
+        None => Err(Failure::failed(format!("export {}: its shard has no pool open", spec.name))),
+    })
+}
+
+impl TreeOpener {
+    /// How what an export is made of is opened. This target is the writer of all of it.
+    pub fn options(&self, spec: &ExportSpec) -> VolumeOptions {
+        let (security, run_dir) = (self.security.clone(), self.run_dir.clone());
+        let mut options = VolumeOptions::new(security, &WireArgs::default(), run_dir);
         options.read_only = spec.read_only;
         // The export's verifier changes, and initiators send their writes again.
         options.losses_are_heard = true;
@@ -36,12 +91,12 @@ impl Configured<'_> {
     }
 
     /// Opens what an export is made of.
-    pub(super) fn open_tree(&self, spec: &ExportSpec, host: &Host) -> Outcome<OpenedExport> {
-        let (config, options) = (self.config, self.tree_options(spec));
+    pub fn open(&self, spec: &ExportSpec) -> Outcome<OpenedExport> {
+        let (host, options) = (&self.host, self.options(spec));
         let disk_options = DiskOptions {
             direct: !spec.buffered,
             stop: Some(self.endings.stop.clone()),
-            state_dir: config.state_dir.clone(),
+            state_dir: self.state_dir.clone(),
             ..DiskOptions::default()
         };
         let tree = Tree::open(host, &spec.volume, &options, disk_options, None)
@@ -51,7 +106,7 @@ impl Configured<'_> {
             (tree.held_leaves(&spec.volume), tree.direct(), tree.awaited());
         let is_tended = tree.has_comers();
         let (volume, tend, end) = tree.into_parts(host, options.hurry);
-        let recorded = disk::recorded(volume, &config.state_dir, &spec.name, held);
+        let recorded = disk::recorded(volume, &self.state_dir, &spec.name, held);
         let (volume, fd) = match recorded {
             Ok(recorded) => recorded,
             Err(e) => {

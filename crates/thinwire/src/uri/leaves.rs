@@ -293,6 +293,28 @@ impl VolumeSpec {
         }
     }
 
+    /// The same volume, wherever in a file it is described by now.
+    pub fn is_same(&self, other: &VolumeSpec) -> bool {
+        self.unplaced() == other.unplaced()
+    }
+
+    fn unplaced(&self) -> VolumeSpec {
+        let mut spec = self.clone();
+        if let VolumeSpec::Over { children, places, .. } = &mut spec {
+            places.clear();
+            children.iter_mut().for_each(|child| *child = child.unplaced());
+        }
+        spec
+    }
+
+    /// Both have volumes of one pool.
+    pub fn shares_pool_with(&self, other: &VolumeSpec) -> bool {
+        let (mut own, mut theirs) = (Vec::new(), Vec::new());
+        self.volumes_of_pools(&mut own);
+        other.volumes_of_pools(&mut theirs);
+        own.iter().any(|volume| theirs.iter().any(|other| volume.is_of_pool_of(other)))
+    }
+
     /// Collects the volumes of pools in it, in order, but for those that pools in it stand on.
     pub fn volumes_of_pools<'a>(&'a self, found: &mut Vec<&'a VolumeSpec>) {
         if self.inner().is_some() {
