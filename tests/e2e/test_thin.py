@@ -514,3 +514,77 @@ def volumes_of_a_pool_come_and_go(lab):
     check("is sound" in pool.do("check", pool.name).stdout, "all is counted rightly")
     after = pool.read("home", lab.path("home.raw"))
     check(lacks(seen[0], after) == [], "what the snapshot had is there")
+
+
+@test(seconds=90)
+def a_file_system_grows_with_its_volume(lab):
+    """ext4 on the device of an attachment, of a volume of a pool that a target exports: the volume grows while the file system is mounted, and the device does; then the
+    file system; what is written behind the old end is there after all of it was let go of."""
+    pool = Pool(lab, size="24M")
+    mount = lab.path("mnt")
+    os.mkdir(mount)
+    target = Target(lab, f"home={pool.name}@home", over="raw", extra=pool.run_dir)
+    disk = Attachment(lab, uri(lab, "home", over="raw"), face="block", name="home", timeout=40, run="other")
+    size = lambda: int(lab.run("initiator", "blockdev", "--getsize64", disk.path).stdout)
+    lab.run("initiator", "mkfs.ext4", "-q", "-F", disk.path)
+    lab.run("initiator", "mount", disk.path, mount)
+    room = os.statvfs(mount).f_blocks
+    check(size() == 24 << 20, size())
+    pool.do("grow", f"{pool.name}@home", "64M")
+    until("the device has grown", 15, lambda: size() == 64 << 20)
+    # Mounted, this kernel may refuse it to a container.
+    lab.run("initiator", "umount", mount)
+    lab.run("initiator", "e2fsck", "-fp", disk.path)
+    lab.run("initiator", "resize2fs", disk.path)
+    lab.run("initiator", "mount", disk.path, mount)
+    check(os.statvfs(mount).f_blocks > 2 * room, "the file system has room")
+    with open(os.path.join(mount, "file"), "wb") as file:
+        file.write(bytes(range(256)) * (40 << 12))
+    lab.run("initiator", "umount", mount)
+    disk.detach(timeout=40)
+    target.stop()
+    disk = Attachment(lab, f"{pool.name}@home", face="block", name="home", timeout=40)
+    lab.run("initiator", "e2fsck", "-fn", disk.path)
+    lab.run("initiator", "mount", "-o", "ro", disk.path, mount)
+    with open(os.path.join(mount, "file"), "rb") as file:
+        check(file.read() == bytes(range(256)) * (40 << 12), "it is there")
+    lab.run("initiator", "umount", mount)
+    disk.detach(timeout=40)
+
+
+@test(seconds=90)
+def a_mirror_over_volumes_of_two_pools(lab):
+    """A mirror whose legs are volumes of different pools: one pool is missing, and the mirror goes on without; when that is back, it gets what it lacks. Nobody
+    writes, or holds for writing, what is only read."""
+    images = {name: image(lab, f"{name}.img", 48 if "data" in name else METADATA_MIB) for name in ("pdata", "pmeta", "qdata", "qmeta")}
+    path, run_dir = lab.path("both.toml"), ("--run-dir", lab.path("run"))
+    with open(path, "w", encoding="utf-8") as file:
+        for name in "pq":
+            file.write(f'[[volume]]\nname = "{name}"\nkind = "thin"\nchildren = ["{images[name + "data"]}", "{images[name + "meta"]}"]\n')
+        file.write('[[volume]]\nname = "both"\nkind = "mirror"\nchildren = ["p@a", "q@b"]\n')
+    do = lambda *words: thinwire(lab, "volume", *words, *run_dir, timeout=60)
+    for name in "pq":
+        do("create", f"{path}#{name}")
+    do("create", f"{path}#p@a", "--size", "16M")
+    do("create", f"{path}#q@b", "--size", "16M")
+    do("create", f"{path}#both")
+    do("resync", f"{path}#both")
+    write = lambda: thinwire(lab, "bench", f"{path}#both", "--rw", "randrw", "--bs", "4k", "--verify", "--runtime", "0.3", *run_dir)
+    write()
+    os.rename(images["qdata"], images["qdata"] + ".away")
+    do("resync", "--degraded", f"{path}#both")
+    write()
+    os.rename(images["qdata"] + ".away", images["qdata"])
+    do("resync", f"{path}#both")
+    legs = []
+    for leg in "p@a", "q@b":
+        run("rm", "-f", lab.path("leg.raw"))
+        thinwire(lab, "copy", f"{path}#{leg}", lab.path("leg.raw"), *run_dir)
+        with open(lab.path("leg.raw"), "rb") as file:
+            legs.append(file.read()[1 << 20:])
+    check(legs[0] == legs[1] and any(legs[0]), "both legs are the same")
+    readers = [Attachment(lab, f"readonly:[{path}#both]", name=name) for name in ("one", "two")]
+    for reader in readers:
+        reader.detach()
+    for name in "pq":
+        check("is sound" in do("check", f"{path}#{name}").stdout, "all is counted rightly")

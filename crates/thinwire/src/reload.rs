@@ -10,7 +10,7 @@ use crate::config::TargetSettings;
 use crate::export::ExportSpec;
 use crate::keys::KeyFile;
 use crate::privileges::PrivilegeSettings;
-use crate::uri::VolumeSpec;
+use crate::uri::PoolUse;
 
 /// What a reload has changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -286,17 +286,12 @@ fn bound(export: &ExportSpec, staying: &[&ExportSpec]) -> Option<&'static str> {
 
 /// It is a volume of a pool of which another export has one as well, and of nothing else.
 pub(crate) fn is_of_open_pool(export: &ExportSpec, staying: &[&ExportSpec]) -> bool {
-    let mut volumes = Vec::new();
-    export.volume.volumes_of_pools(&mut volumes);
-    let is_open = |volume: &&VolumeSpec| {
-        let has = |other: &&&ExportSpec| {
-            other.name != export.name && other.volume.shares_pool_with(volume)
-        };
-        staying.iter().any(|other| has(&other))
+    let uses = export.volume.pool_uses();
+    let is_open = |of: &PoolUse<'_>| {
+        let others = staying.iter().filter(|other| other.name != export.name);
+        others.into_iter().any(|other| other.volume.shares_pool_with(of.volume))
     };
-    !volumes.is_empty()
-        && export.volume.over_pools().leaves().is_empty()
-        && volumes.iter().all(is_open)
+    !uses.is_empty() && export.volume.over_pools().leaves().is_empty() && uses.iter().all(is_open)
 }
 
 /// What differs in how the same volume is opened.

@@ -7,20 +7,19 @@
 //! that does not answer holds its shard all the same: then the process ends some seconds later, as by kill -9, and
 //! names all that do not (`last_resort.rs`).
 
+mod coming;
 mod errands;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use thinwire_buffer::Pool;
 use thinwire_runtime::disk;
 use thinwire_runtime::inquiry::{ExportChange, Inquiry, OpenExports, ShardReport, TargetChange};
-use thinwire_runtime::serve::OpenedExport;
 
+use self::coming::{open_all, sync_beforehand};
 use self::errands::Errands;
 use crate::config::TargetSettings;
 use crate::config_file;
@@ -36,7 +35,7 @@ use crate::pool::{PoolAsk, PoolName};
 use crate::privileges::{Confined, ConfinedOnce};
 use crate::reload::{self, ExportPlan, Reloaded};
 use crate::rundir::{Claim, RunDir, TARGET_PREFIX, TargetRecord, node_of};
-use crate::serve::{open_added, target_keys};
+use crate::serve::target_keys;
 use crate::signals::{Signals, signal_name};
 
 /// A shard that does not answer for this long is told of as silent.
@@ -452,54 +451,10 @@ fn keep_places(places: &mut Vec<(String, u8)>, all: Vec<(String, u8)>) {
     places.extend(all);
 }
 
-/// Syncs what an export is on before its shard opens it, which does the same, and serves others. Not on this thread,
-/// which signals are told to: where a sync takes long, whoever asked may ask again when it is over.
-fn sync_beforehand(export: &ExportSpec) -> Result<(), String> {
-    if export.read_only {
-        return Ok(());
-    }
-    let (name, paths) = (&export.name, paths_of(std::iter::once(&export.volume)));
-    let (tell, told) = mpsc::channel();
-    let sync = move || {
-        let result = paths.iter().try_for_each(|path| disk::sync_before(path));
-        let _ = tell.send(result);
-    };
-    let thread = std::thread::Builder::new().name("sync".into()).spawn(sync);
-    thread.map_err(|error| format!("export {name}: cannot make a thread: {error}"))?;
-    match told.recv_timeout(PREPARE_PATIENCE) {
-        Ok(result) => result.map_err(|error| format!("export {name}: cannot be synced: {error}")),
-        Err(_) => Err(format!(
-            "export {name}: its sync takes longer than {} s: reload again when that is over",
-            PREPARE_PATIENCE.as_secs()
-        )),
-    }
-}
-
-/// On the thread of their shard: all or none.
-fn open_all(
-    specs: &[ExportSpec],
-    state_dir: &Path,
-    pool: &Pool,
-) -> Result<Vec<OpenedExport>, String> {
-    let mut opened: Vec<OpenedExport> = Vec::new();
-    for spec in specs {
-        match open_added(spec, state_dir, pool) {
-            Ok(export) => opened.push(export),
-            Err(failure) => {
-                opened.into_iter().for_each(OpenedExport::discard);
-                return Err(format!(
-                    "{} (a target that serves opens it as the user that it is, with what it has left; a \
-                     restart, with the rights of whoever starts it)",
-                    failure.message
-                ));
-            }
-        }
-    }
-    Ok(opened)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use thinwire_runtime::disk::LettingGo;
 
     use super::*;

@@ -23,7 +23,7 @@ pub use aoe::AoeSpec;
 pub(crate) use aoe::parse_shelf_slot;
 pub use ebd::EbdSpec;
 pub(crate) use ebd::{parse_device, parse_ethertype, parse_plain_interface, plain_link};
-pub use leaves::{Ground, same};
+pub use leaves::{Ground, PoolUse, same};
 pub(crate) use options::set_option;
 pub use remote::{NodeAddress, RemoteSpec};
 

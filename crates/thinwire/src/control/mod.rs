@@ -45,7 +45,7 @@ pub enum ControlRequest {
     Reload,
     /// Do that to a pool. Who has not got it open refuses that.
     Pool {
-        /// Which.
+        /// The pool, as who has it calls it.
         pool: PoolName,
         /// What.
         request: PoolRequest,

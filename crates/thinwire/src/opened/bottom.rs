@@ -10,10 +10,11 @@ use super::pools::OpenPool;
 use super::returning::{Returned, Returning};
 use super::tree::Leaf;
 use crate::control::LeafStatus;
-use crate::error::Outcome;
+use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::network::NetworkLeaf;
 use crate::open::{Ending, OnRecord, Unheard, VolumeHealth};
+use crate::uri::VolumeSpec;
 
 /// Leaves, and what brings some of them back; pools of which the volume has volumes, and that others may have open, too.
 pub(super) struct Bottom {
@@ -22,6 +23,8 @@ pub(super) struct Bottom {
     pub leaves: Vec<Leaf>,
     /// Each ends with the last who has it.
     pub pools: Vec<Rc<OpenPool>>,
+    /// Volumes of pools that are not there, and why not: a mirror above goes without.
+    pub lacking: Vec<(VolumeSpec, Failure)>,
 }
 
 impl Bottom {

@@ -21,8 +21,8 @@ pub(super) struct Build<'a> {
     pub host: &'a Host,
     pub opening: &'a Opening<'a>,
     pub leaves: &'a [Leaf],
-    /// Of which it has volumes; they are open.
-    pub pools: &'a [Rc<OpenPool>],
+    /// Of which it has volumes: those that are open, and volumes of those that are not there.
+    pub pools: (&'a [Rc<OpenPool>], &'a [(VolumeSpec, Failure)]),
     /// So many of them have been taken.
     pub taken: usize,
     /// Of those at other targets, by number.
@@ -45,7 +45,12 @@ impl Build<'_> {
         let first = self.taken;
         let (host, opening) = (self.host, self.opening);
         if let Some(name) = spec.inner() {
-            let open = self.pools.iter().find(|pool| pool.is_of(spec));
+            let (open, lacking) = self.pools;
+            let lacks = |(volume, _): &&(VolumeSpec, _)| volume.is_of_pool_of(spec);
+            if let Some((_, failure)) = lacking.iter().find(lacks) {
+                return Err(failure.clone());
+            }
+            let open = open.iter().find(|pool| pool.is_of(spec));
             let open = open.expect("pools are opened first");
             return open_volume_of_pool((open.pool(), open.teller()), name, opening)
                 .map(Root::Other)
@@ -103,7 +108,7 @@ impl Build<'_> {
     /// The same, of what is opened in another way.
     fn below<'b>(&'b mut self, opening: &'b Opening<'b>) -> Build<'b> {
         let Build { host, leaves, pools, taken, ports, returning, .. } = self;
-        Build { host, opening, leaves, pools, taken: *taken, ports, returning }
+        Build { host, opening, leaves, pools: *pools, taken: *taken, ports, returning }
     }
 
     /// Whoever writes may have dropped a leg, or be about to give a block to another volume (rule 26).

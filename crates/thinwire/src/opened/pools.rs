@@ -18,7 +18,7 @@ use crate::pool::{PoolPlace, PoolTeller};
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
-/// See the [module](self).
+/// The pools of a host.
 #[derive(Default)]
 pub struct Pools {
     wanted: RefCell<Vec<Wanted>>,
@@ -73,13 +73,11 @@ fn severity(ending: Ending) -> u8 {
 impl Pools {
     /// This is going to be opened here, in that way: a pool is opened once as all who want it need it.
     pub fn want(&self, spec: &VolumeSpec, options: &VolumeOptions) {
-        let mut volumes = Vec::new();
-        spec.volumes_of_pools(&mut volumes);
         let mut wanted = self.wanted.borrow_mut();
-        wanted.extend(volumes.into_iter().map(|volume| Wanted {
-            volume: volume.clone(),
+        wanted.extend(spec.pool_uses().into_iter().map(|of| Wanted {
+            volume: of.volume.clone(),
             by: spec.to_string(),
-            read_only: options.read_only,
+            read_only: options.read_only || of.is_read,
             take_over: options.take_over,
         }));
     }

@@ -25,7 +25,7 @@ use crate::network::{Interrupt, NetworkLeaf, wait_open};
 use crate::open::{ATTACH_PATIENCE, Ending, Unheard, VolumeHealth, VolumeOptions, Wait};
 use crate::remote::RemoteLeaf;
 use crate::signals::Signals;
-use crate::uri::VolumeSpec;
+use crate::uri::{PoolUse, VolumeSpec};
 
 /// Leaves that are attached at the same time: each asks who is there, and every attachment on a link
 /// hears all answers.
@@ -148,7 +148,8 @@ impl Tree {
         let notes = Notes::of(options, &disk_options, holders);
         let mut grants = Grants::new(notes.clone());
         let returning = Returning::new(host, options, notes);
-        let mut bottom = Bottom { leaves: Vec::new(), returning, pools: Vec::new() };
+        let (leaves, pools, lacking) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bottom = Bottom { leaves, returning, pools, lacking };
         let mut ports = Vec::new();
         let stop = disk_options.stop.clone();
         let own = spec.over_pools();
@@ -167,8 +168,9 @@ impl Tree {
                     wish: options.wish,
                     pool: options.pool.as_ref(),
                 };
-                let Bottom { leaves, returning, pools } = &mut bottom;
+                let Bottom { leaves, returning, pools, lacking } = &mut bottom;
                 let (opening, leaves, ports) = (&opening, &leaves[..], &mut ports);
+                let pools = (&pools[..], &lacking[..]);
                 Build { host, opening, leaves, pools, taken: 0, ports, returning }.volume(&own)
             });
         match opened {
@@ -199,12 +201,21 @@ impl Tree {
         (disk_options, signals): (&DiskOptions, Option<&Signals>),
         bottom: &mut Bottom,
     ) -> Outcome {
-        let mut volumes = Vec::new();
-        spec.volumes_of_pools(&mut volumes);
-        for volume in volumes {
+        for PoolUse { volume, is_read, may_lack } in spec.pool_uses() {
+            let mut options = options.clone();
+            options.read_only |= is_read;
+            if may_lack {
+                options.patience = options.patience.or(Some(ATTACH_PATIENCE));
+            }
             let of = (volume, spec);
-            let pool = host.pools().hold(host, of, options, disk_options.clone(), signals);
-            bottom.pools.push(pool.map_err(|e| e.context(format_args!("cannot open {volume}")))?);
+            let pool = host.pools().hold(host, of, &options, disk_options.clone(), signals);
+            match pool.map_err(|e| e.context(format_args!("cannot open {volume}"))) {
+                Ok(pool) => bottom.pools.push(pool),
+                Err(failure) if may_lack && failure.kind == FailureKind::Absent => {
+                    bottom.lacking.push((volume.clone(), failure));
+                }
+                Err(failure) => return Err(failure),
+            }
         }
         Ok(())
     }

@@ -58,9 +58,9 @@ impl PoolName {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PoolAsk {
-    /// Which.
+    /// The pool.
     pub pool: PoolName,
-    /// What.
+    /// What is to be done to it.
     pub request: PoolRequest,
 }
 

@@ -7,7 +7,7 @@ use crate::control::{PoolProgress, Response};
 use crate::export::ExportSpec;
 use crate::host::Host;
 use crate::pool::{PoolAsk, PoolDesk};
-use crate::uri::VolumeSpec;
+use crate::uri::{PoolUse, VolumeSpec};
 
 /// By number of an export, the first of those that have to be on its shard, if that is another.
 pub(super) fn beside(exports: &[ExportSpec]) -> Vec<Option<usize>> {
@@ -19,10 +19,8 @@ fn beside_all<'a>(specs: impl Iterator<Item = &'a VolumeSpec>) -> Vec<Option<usi
     let mut met: Vec<(&VolumeSpec, usize)> = Vec::new();
     let mut firsts: Vec<usize> = Vec::new();
     for (number, spec) in specs.enumerate() {
-        let mut volumes = Vec::new();
-        spec.volumes_of_pools(&mut volumes);
         firsts.push(number);
-        for volume in volumes {
+        for PoolUse { volume, .. } in spec.pool_uses() {
             let known = met.iter().find(|(other, _)| volume.is_of_pool_of(other));
             match known.map(|&(_, with)| (firsts[with], firsts[number])) {
                 // One with volumes of several pools brings together all that have some of them.

@@ -11,7 +11,7 @@ use crate::pool::PoolAsk;
 /// How often is looked whether something has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// See the [module](self).
+/// What is under way, and who is told.
 #[derive(Default)]
 pub(super) struct Errands {
     last: u64,

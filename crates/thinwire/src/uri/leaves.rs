@@ -46,6 +46,17 @@ impl Footing<'_> {
     }
 }
 
+/// A volume of a pool that another one is made of, or is.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolUse<'a> {
+    /// That of the pool.
+    pub volume: &'a VolumeSpec,
+    /// Something above it has nothing changed.
+    pub is_read: bool,
+    /// Something above it may do without: a mirror.
+    pub may_lack: bool,
+}
+
 /// What many volumes stand on, to find those that share something. Looks at the files of each once.
 #[derive(Debug, Default)]
 pub struct Ground<'a> {
@@ -309,19 +320,27 @@ impl VolumeSpec {
 
     /// Both have volumes of one pool.
     pub fn shares_pool_with(&self, other: &VolumeSpec) -> bool {
-        let (mut own, mut theirs) = (Vec::new(), Vec::new());
-        self.volumes_of_pools(&mut own);
-        other.volumes_of_pools(&mut theirs);
-        own.iter().any(|volume| theirs.iter().any(|other| volume.is_of_pool_of(other)))
+        let theirs = other.pool_uses();
+        let is_shared =
+            |own: PoolUse<'_>| theirs.iter().any(|other| own.volume.is_of_pool_of(other.volume));
+        self.pool_uses().into_iter().any(is_shared)
     }
 
-    /// Collects the volumes of pools in it, in order, but for those that pools in it stand on.
-    pub fn volumes_of_pools<'a>(&'a self, found: &mut Vec<&'a VolumeSpec>) {
+    /// The volumes of pools in it, in order, but for those that pools in it stand on.
+    pub fn pool_uses(&self) -> Vec<PoolUse<'_>> {
+        let mut found = Vec::new();
+        self.gather_pool_uses(false, false, &mut found);
+        found
+    }
+
+    fn gather_pool_uses<'a>(&'a self, is_read: bool, may_lack: bool, found: &mut Vec<PoolUse<'a>>) {
+        let VolumeSpec::Over { children, module, labels, .. } = self else { return };
         if self.inner().is_some() {
-            found.push(self);
-        } else if let VolumeSpec::Over { children, .. } = self {
-            children.iter().for_each(|child| child.volumes_of_pools(found));
+            return found.push(PoolUse { volume: self, is_read, may_lack });
         }
+        let is_read = is_read || self.only_reads();
+        let may_lack = may_lack || *labels && module.is_mirror();
+        children.iter().for_each(|child| child.gather_pool_uses(is_read, may_lack, found));
     }
 
     /// The same volume, but for what its volumes of pools stand on: as it is opened when the pools are.
