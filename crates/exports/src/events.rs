@@ -78,6 +78,11 @@ impl Exports {
                     let name = &self.exports[export].name;
                     self.note(format!("export {name}: leg {leg} of a mirror {}", standing.news()));
                 }
+                VolumeEvent::BadBlock { .. } | VolumeEvent::Unverified { .. } => {
+                    let name = &self.exports[export].name;
+                    let news = event.news_of_sums().unwrap_or_default();
+                    self.note(format!("export {name}: {news}"));
+                }
                 VolumeEvent::Unreachable { bytes } => {
                     let name = &self.exports[export].name;
                     self.note(format!(

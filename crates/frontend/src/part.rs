@@ -179,6 +179,9 @@ impl FacePart {
                 };
                 Some((gravity, format!("leg {leg} of a mirror {}", standing.news())))
             }
+            VolumeEvent::BadBlock { .. } | VolumeEvent::Unverified { .. } => {
+                event.news_of_sums().map(|news| (Gravity::Warning, news))
+            }
             // The disk tells of itself.
             VolumeEvent::Shrunk => None,
         }));

@@ -109,6 +109,7 @@ fn every_kind_of_error_has_its_number() {
         (ErrorKind::OutcomeUnknown, 5),
         (ErrorKind::ShuttingDown, 108),
         (ErrorKind::Altered, 5),
+        (ErrorKind::BadSum, 5),
     ] {
         server.with(move |_, volume| volume.inner_mut().fail = Some(kind));
         for command in [READ, WRITE, FLUSH, TRIM, ZEROES, STATUS] {

@@ -3,7 +3,7 @@
 use thinwire_buffer::Time;
 
 use thinwire_volume::{
-    Completion, ErrorKind, Geometry, Identity, Io, MirrorReport, Op, Volume, VolumeEvent,
+    Completion, ErrorKind, Geometry, Identity, Io, MirrorReport, Op, Scrub, Volume, VolumeEvent,
 };
 
 use crate::below::Below;
@@ -114,6 +114,10 @@ impl<L: Layout> Volume for Composite<L> {
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         self.below.mirrors(found);
+    }
+
+    fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
+        self.below.children().iter_mut().for_each(|child| child.volume.scrubs(visit));
     }
 
     fn is_timed(&self) -> bool {

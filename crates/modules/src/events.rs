@@ -20,7 +20,7 @@ impl Growth {
         Growth { beyond: vec![[0; 2]; sizes.len()], sizes }
     }
 
-    /// Takes what has happened below, and tells it as of the whole: of each kind once, a loss first; of legs all.
+    /// Takes what has happened below, and tells it as of the whole: of each kind once, a loss first; of legs and bad blocks all.
     pub fn take_events<L: Layout>(
         &mut self,
         layout: &mut L,
@@ -49,7 +49,9 @@ impl Growth {
                         }
                     },
                     VolumeEvent::Shrunk => has_shrunk = true,
-                    VolumeEvent::Leg { .. } => legs.push(event),
+                    VolumeEvent::Leg { .. }
+                    | VolumeEvent::BadBlock { .. }
+                    | VolumeEvent::Unverified { .. } => legs.push(event),
                     VolumeEvent::Unreachable { bytes } => {
                         self.beyond[child][1] = bytes;
                         has_unreachable = true;

@@ -14,7 +14,8 @@
 //! A [mirror] stands in [`KEEPING_MODULES`]: it is opened with labels only ([`Mirror::open`](mirror::Mirror::open)), and keeps these rules
 //! but for order, errors and identity.
 //! A [pool](thin) of thin volumes is no row: it is opened by [`ThinPool::open`](thin::ThinPool::open), and makes many volumes of two.
-//! but for order, errors and identity. So does [`Crypt`], which keeps them but for payload, block status and write-zeroes.
+//! [`Crypt`] and [`Integrity`] are opened with labels only, too, and keep the rules: that one but for payload, block status and write-zeroes,
+//! this one but for order, amplification, block status and discards.
 //! [`Dealt`] is no row either: what it stands on are ends of one volume, which nobody can name.
 //!
 //! * **Ranges** are checked once, above ([`Geometry::check`](thinwire_volume::Geometry::check)): a module asserts,
@@ -58,12 +59,14 @@ mod composite;
 mod crypt;
 mod dealt;
 mod events;
+mod integrity;
 mod linear;
 pub mod meta;
 pub mod mirror;
 #[cfg(test)]
 mod observed;
 mod options;
+mod pace;
 mod pieces;
 mod qos;
 mod readonly;
@@ -73,6 +76,7 @@ mod shape;
 mod slice;
 mod stripe;
 pub mod thin;
+mod write_intent;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -83,6 +87,9 @@ pub use child::Child;
 pub use composite::{Composite, Layout};
 pub use crypt::{CRYPT_SEALED_BYTES, Crypt, CryptFault, CryptState, XtsCipher};
 pub use dealt::Dealt;
+pub use integrity::{
+    Integrity, IntegrityConfig, IntegrityFault, IntegrityState, SumLayout, SumMaking,
+};
 pub use linear::Linear;
 pub use options::{ModuleOption, OptionUnit, Options};
 pub use qos::{Qos, QosLimit, QosLimits};
@@ -100,7 +107,8 @@ pub static MODULES: &[Module] =
     &[linear::MODULE, qos::MODULE, readonly::MODULE, slice::MODULE, stripe::MODULE];
 
 /// Those that are opened with labels only, since they keep something there ([`Module::keeps`]).
-pub static KEEPING_MODULES: &[Module] = &[mirror::MODULE, thin::MODULE, crypt::MODULE];
+pub static KEEPING_MODULES: &[Module] =
+    &[mirror::MODULE, thin::MODULE, crypt::MODULE, integrity::MODULE];
 
 /// A module over its volumes, or why it cannot be put there.
 pub type Built = Result<Box<dyn Volume>, ModuleError>;

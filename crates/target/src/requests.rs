@@ -32,7 +32,8 @@ pub(crate) fn status_of(kind: ErrorKind) -> Status {
         | ErrorKind::Away
         | ErrorKind::ContentChanged
         | ErrorKind::OutcomeUnknown
-        | ErrorKind::Altered => Status::Io,
+        | ErrorKind::Altered
+        | ErrorKind::BadSum => Status::Io,
     }
 }
 

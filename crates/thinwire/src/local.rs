@@ -12,7 +12,7 @@ use thinwire_runtime::disk::{self, LettingGo, UnusedGrant};
 use thinwire_runtime::switched::Switched;
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{
-    Completion, Geometry, Identity, Io, MirrorReport, Op, Owing, Volume, VolumeEvent,
+    Completion, Geometry, Identity, Io, MirrorReport, Op, Owing, Scrub, Volume, VolumeEvent,
 };
 
 use crate::error::{Failure, FailureKind, Outcome};
@@ -431,6 +431,10 @@ impl Volume for LeafVolume {
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         self.0.borrow().store.mirrors(found);
+    }
+
+    fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
+        self.0.borrow_mut().store.scrubs(visit);
     }
 
     fn is_timed(&self) -> bool {

@@ -29,6 +29,8 @@ pub enum ErrorKind {
     ShuttingDown,
     /// The bytes are not those that were sent: memory or a link altered them (EIO).
     Altered,
+    /// A block does not fit the sum that is kept of it: its bytes are not those that were written (EIO). The range is that block.
+    BadSum,
 }
 
 impl ErrorKind {
@@ -50,6 +52,7 @@ impl ErrorKind {
             ErrorKind::Altered => {
                 "memory or a link altered the bytes on their way: they do not fit the sums made of them"
             }
+            ErrorKind::BadSum => "the block does not fit its sum: it is not what was written there",
         }
     }
 }

@@ -32,6 +32,38 @@ pub enum VolumeEvent {
         /// How it stands from now on.
         standing: LegStanding,
     },
+    /// A block of this volume, or of one below it, did not fit its sum: it was not what was written there.
+    BadBlock {
+        /// Where it begins, in bytes of the volume that has found it.
+        offset: u64,
+        /// It is again, from another leg of a mirror. Else it cannot be read.
+        is_mended: bool,
+    },
+    /// After a crash, or a loss, some blocks fit neither of their sums: they may be as they were to be, and nobody knows. They are
+    /// read as they are.
+    Unverified {
+        /// How many there are, of 4096 bytes.
+        blocks: u64,
+    },
+}
+
+impl VolumeEvent {
+    /// What it says of blocks and their sums, for people; none if it is of something else.
+    pub fn news_of_sums(&self) -> Option<String> {
+        match self {
+            VolumeEvent::BadBlock { offset, is_mended: true } => Some(format!(
+                "the block at {offset} did not fit its sum: it was written again from another leg"
+            )),
+            VolumeEvent::BadBlock { offset, is_mended: false } => {
+                Some(format!("the block at {offset} does not fit its sum: it cannot be read"))
+            }
+            VolumeEvent::Unverified { blocks } => Some(format!(
+                "{blocks} blocks were about to be written when it ended without order, and fit none of their sums: what they hold is \
+                 not verified"
+            )),
+            _ => None,
+        }
+    }
 }
 
 impl VolumeEvent {

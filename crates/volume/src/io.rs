@@ -4,7 +4,7 @@ use std::fmt;
 
 use thinwire_buffer::{SegList, Time};
 
-use crate::{CacheReport, ErrorKind, IoError, MirrorReport, VolumeEvent};
+use crate::{CacheReport, ErrorKind, IoError, MirrorReport, Scrub, VolumeEvent};
 
 /// Chosen by the submitter, unique among its outstanding I/Os, returned in the [`Completion`].
 pub type Token = u64;
@@ -80,6 +80,9 @@ pub struct IoFlags {
     /// A part of what is read will be changed, and all of it written: a volume that keeps completed
     /// writes to send them again puts them over what it reads, which may have been lost since.
     pub for_patch: bool,
+    /// A read that somebody else can answer, too: what may be as it was written, but cannot be told to be, is not good
+    /// enough, and fails with [`ErrorKind::BadSum`]. Without effect where no sums are kept.
+    pub verified: bool,
 }
 
 /// One I/O. Handed over by value: the volume owns `data` until (for writes, a remote volume may
@@ -326,6 +329,11 @@ pub trait Volume {
     /// as ever.
     fn end_user(&mut self, user: u8) {
         let _ = user;
+    }
+
+    /// Shows everything in it that can be scrubbed, the whole before what it is made of.
+    fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
+        let _ = visit;
     }
 
     /// How its cache does, if it is one.

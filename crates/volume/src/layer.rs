@@ -2,7 +2,9 @@
 
 use thinwire_buffer::Time;
 
-use crate::{CacheReport, Completion, Geometry, Identity, Io, MirrorReport, Volume, VolumeEvent};
+use crate::{
+    CacheReport, Completion, Geometry, Identity, Io, MirrorReport, Scrub, Volume, VolumeEvent,
+};
 
 /// A volume that has the shape, identity and events of the one below it: whatever is not said here it passes on.
 /// Every one is a [`Volume`].
@@ -104,6 +106,10 @@ impl<L: Layer> Volume for L {
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         self.below().mirrors(found);
+    }
+
+    fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
+        self.below_mut().scrubs(visit);
     }
 
     fn is_timed(&self) -> bool {

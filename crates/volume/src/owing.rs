@@ -3,8 +3,8 @@
 use thinwire_buffer::Time;
 
 use crate::{
-    CacheReport, Completion, ErrorKind, Geometry, Identity, Io, IoError, MirrorReport, Op, Slab,
-    Token, Volume, VolumeEvent,
+    CacheReport, Completion, ErrorKind, Geometry, Identity, Io, IoError, MirrorReport, Op, Scrub,
+    Slab, Token, Volume, VolumeEvent,
 };
 
 /// The name under which its errors appear.
@@ -401,6 +401,10 @@ impl<V: Volume> Volume for Owing<V> {
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         self.below.mirrors(found);
+    }
+
+    fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
+        self.below.scrubs(visit);
     }
 
     fn is_timed(&self) -> bool {

@@ -84,7 +84,9 @@ impl From<FuseError> for io::Error {
 /// The errno that an application gets for a failed I/O.
 pub fn errno(kind: ErrorKind) -> i32 {
     match kind {
-        ErrorKind::Io | ErrorKind::OutcomeUnknown | ErrorKind::Altered => libc::EIO,
+        ErrorKind::Io | ErrorKind::OutcomeUnknown | ErrorKind::Altered | ErrorKind::BadSum => {
+            libc::EIO
+        }
         ErrorKind::Invalid => libc::EINVAL,
         ErrorKind::NoSpace => libc::ENOSPC,
         ErrorKind::ReadOnly => libc::EROFS,

@@ -198,7 +198,8 @@ impl From<ErrorKind> for Errno {
             | ErrorKind::Away
             | ErrorKind::ContentChanged
             | ErrorKind::OutcomeUnknown
-            | ErrorKind::Altered => Errno::Io,
+            | ErrorKind::Altered
+            | ErrorKind::BadSum => Errno::Io,
         }
     }
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use thinwire_buffer::{SegList, Time};
 use thinwire_volume::{Completion, ErrorKind, Io, Op};
 
-use super::bitmap::{BITMAP_OFFSET, BLOCK_BYTES, BlockImage, BlockName, encode};
+use super::bitmap::{BLOCK_BYTES, BlockImage, BlockName, encode};
 use super::closing::Closing;
 use super::opening::Phase;
 use super::serve::Doubt;
-use super::{Mirror, MirrorCanary, NAME, Task, bits};
+use super::{BITMAP_OFFSET, Mirror, MirrorCanary, NAME, Task, bits};
 
 /// What could not be written to any leg, and nobody waits for, is tried again after this.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

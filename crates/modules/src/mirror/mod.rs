@@ -20,7 +20,6 @@
 //!
 //! It is opened with labels only, by [`Mirror::open`].
 
-mod bitmap;
 mod closing;
 mod decide;
 mod found;
@@ -28,9 +27,7 @@ mod intent;
 mod keeper;
 mod legs;
 mod opening;
-mod pace;
 mod record;
-mod regions;
 mod report;
 mod resync;
 mod row;
@@ -38,7 +35,7 @@ mod serve;
 mod standing;
 mod state;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -53,18 +50,20 @@ use self::closing::Closing;
 use self::intent::Intent;
 use self::legs::Leg;
 use self::opening::Phase;
-use self::pace::Pace;
 use self::record::Record;
-use self::regions::{Regions, bits};
 use self::resync::{Copy, Resync};
+use crate::pace::Pace;
+use crate::write_intent::regions::{Regions, bits};
+use crate::write_intent::{bitmap, regions};
 
-pub use bitmap::{BITMAP_BYTES, BITMAP_OFFSET, MIRROR_DATA_START, region_shift};
+pub use bitmap::{BITMAP_BYTES, region_shift};
 pub use decide::{OpeningPlan, OpeningRefusal, OpeningWish, ResyncExtent, decide};
 pub use found::{FoundMirror, find_mirror};
 pub use keeper::LegKeeper;
 pub use legs::MirrorLeg;
 pub use opening::MirrorError;
 pub(crate) use row::MODULE;
+pub use row::{BITMAP_OFFSET, MIRROR_DATA_START};
 pub use state::{Generation, LeftAt, LegState, MirrorState, NO_GENERATION, StateFault};
 
 /// Most legs that a mirror has.
@@ -426,7 +425,9 @@ impl Mirror {
                 // A leg that has grown has no place for that here, and one that shrinks fails what it no longer has.
                 VolumeEvent::Resized { .. } | VolumeEvent::Unreachable { .. } => {}
                 VolumeEvent::Shrunk => {}
-                VolumeEvent::Leg { .. } => self.news.push(event),
+                VolumeEvent::Leg { .. } | VolumeEvent::BadBlock { .. } => self.news.push(event),
+                // Others may have what this leg has not.
+                VolumeEvent::Unverified { .. } => self.news.push(event),
             }
         }
     }

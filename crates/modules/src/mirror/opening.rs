@@ -3,10 +3,7 @@
 
 use std::fmt;
 
-use super::bitmap::{
-    BITMAP_OFFSET, BLOCK_BYTES, BlockImage, BlockName, MIRROR_DATA_START, REGIONS_EACH, decode,
-    region_shift,
-};
+use super::bitmap::{BLOCK_BYTES, BlockImage, BlockName, REGIONS_EACH, decode, region_shift};
 use super::serve::lowest;
 use super::*;
 use crate::meta::{Label, Labels};

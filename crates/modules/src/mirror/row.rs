@@ -1,7 +1,15 @@
 //! The row of mirrors among modules ([`KEEPING_MODULES`](crate::KEEPING_MODULES)).
 
-use super::{LEGS_MAX, MIRROR_DATA_START, NAME};
+use super::{BITMAP_BYTES, LEGS_MAX, NAME};
+use crate::meta::LABEL_AREA_BYTES;
 use crate::{KeptOnParts, Module, ModuleError};
+
+/// Where the bitmaps begin on a leg, in bytes: behind the labels.
+pub const BITMAP_OFFSET: u64 = LABEL_AREA_BYTES;
+/// Where data starts on a leg of a mirror, in bytes, at the earliest.
+pub const MIRROR_DATA_START: u64 = BITMAP_OFFSET + BITMAP_BYTES;
+
+const _: () = assert!(MIRROR_DATA_START == 1536 << 10);
 
 /// Its row: it is opened by [`Mirror::open`], and by no list of volumes.
 pub(crate) const MODULE: Module = Module {

@@ -33,7 +33,13 @@ fn each_io_goes_down_as_one_at_another_offset() {
     for op in [Op::Read, Op::Write, Op::Discard, Op::WriteZeroes, Op::BlockStatus] {
         for (offset, len) in [(0, 4096), (512, 512), (3584, 512)] {
             let mut io = Io::new(7, op, offset, len);
-            io.flags = IoFlags { fua: true, no_hole: true, one_extent: true, for_patch: true };
+            io.flags = IoFlags {
+                fua: true,
+                no_hole: true,
+                one_extent: true,
+                for_patch: true,
+                verified: true,
+            };
             if op == Op::Write {
                 io.data.push(pool.get_zeroed(len as usize).freeze());
             }

@@ -177,7 +177,12 @@ impl Core {
                 VolumeEvent::Lost if self.is_changing() => {
                     self.stop(ErrorKind::Io, "the data part has lost what was not durable".into());
                 }
-                VolumeEvent::Lost | VolumeEvent::Leg { .. } => tell_all(&mut self.slots, event),
+                VolumeEvent::Lost
+                | VolumeEvent::Leg { .. }
+                | VolumeEvent::BadBlock { .. }
+                | VolumeEvent::Unverified { .. } => {
+                    tell_all(&mut self.slots, event);
+                }
                 // More room is taken up by who opens it again; less fails what is there no more.
                 _ => {}
             }
@@ -188,7 +193,11 @@ impl Core {
                     let why = "the metadata part has lost what was not durable";
                     self.stop(ErrorKind::Io, why.into());
                 }
-                VolumeEvent::Leg { .. } => tell_all(&mut self.slots, event),
+                VolumeEvent::Leg { .. }
+                | VolumeEvent::BadBlock { .. }
+                | VolumeEvent::Unverified { .. } => {
+                    tell_all(&mut self.slots, event);
+                }
                 // All else there is durable.
                 _ => {}
             }

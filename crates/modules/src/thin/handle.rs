@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use thinwire_buffer::Time;
 use thinwire_volume::{
-    Completion, Features, Geometry, Identity, Io, MirrorReport, Op, RangeLocks, Volume, VolumeEvent,
+    Completion, Features, Geometry, Identity, Io, MirrorReport, Op, RangeLocks, Scrub, Volume,
+    VolumeEvent,
 };
 
 use super::ops::PoolError;
@@ -267,6 +268,12 @@ impl Volume for ThinVolume {
         let core = self.core.borrow();
         core.data.mirrors(found);
         core.metadata.mirrors(found);
+    }
+
+    fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
+        let core = &mut *self.core.borrow_mut();
+        core.data.scrubs(visit);
+        core.metadata.scrubs(visit);
     }
 
     fn is_timed(&self) -> bool {

@@ -201,7 +201,7 @@ impl Client {
             ErrorKind::Away => may_lose,
             ErrorKind::Fenced => self.fence_is_due(export),
             ErrorKind::ContentChanged => self.content_is_gone(export),
-            ErrorKind::Io | ErrorKind::NoSpace => export.error_is_due(),
+            ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::BadSum => export.error_is_due(),
             ErrorKind::Altered => self.config.integrity && export.error_is_due(),
             ErrorKind::ShuttingDown => self.closing,
             ErrorKind::ReadOnly => matches!(kind, Expectation::Forbidden),

@@ -2,7 +2,7 @@
 
 use thinwire_buffer::Time;
 use thinwire_volume::{
-    Completion, Geometry, Identity, Io, MirrorReport, Port, Volume, VolumeEvent,
+    Completion, Geometry, Identity, Io, MirrorReport, Port, Scrub, Volume, VolumeEvent,
 };
 
 use super::tree::Root;
@@ -110,6 +110,10 @@ impl Volume for Top {
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         self.below().mirrors(found);
+    }
+
+    fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
+        self.below_mut().scrubs(visit);
     }
 
     fn is_timed(&self) -> bool {

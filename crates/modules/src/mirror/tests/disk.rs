@@ -218,6 +218,23 @@ impl Disk {
         of.map(|(_, io)| (io.offset, io.len)).collect()
     }
 
+    /// Where what was submitted begins.
+    pub fn queued_offsets(&self) -> Vec<u64> {
+        self.0.borrow().queue.iter().map(|(_, io)| io.offset).collect()
+    }
+
+    /// Takes the first of that kind.
+    pub fn take_one_of(&self, op: Op) -> Option<Io> {
+        let inner = &mut *self.0.borrow_mut();
+        let nth = inner.queue.iter().position(|(_, io)| io.op == op)?;
+        Some(inner.queue.remove(nth).1)
+    }
+
+    /// The next poll brings this, of what was taken.
+    pub fn answer(&self, completion: Completion) {
+        self.0.borrow_mut().ready.push(completion);
+    }
+
     /// Takes what was submitted, as it is.
     pub fn take(&self) -> Vec<Io> {
         self.0.borrow_mut().queue.drain(..).map(|(_, io)| io).collect()

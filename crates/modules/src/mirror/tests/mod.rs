@@ -4,7 +4,7 @@ mod aftermath;
 mod beside;
 mod closings;
 mod crashes;
-mod disk;
+pub(crate) mod disk;
 mod faults;
 mod openings;
 mod reading;
@@ -15,6 +15,7 @@ use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::testing::{SplitMix64, exercise, finish};
 
+pub(crate) use self::aftermath::fates;
 use self::disk::Disk;
 use self::world::{DISK_BYTES, Order, SMALL, World, config, differ, formatted, leg, state};
 use super::*;

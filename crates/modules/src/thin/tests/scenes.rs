@@ -10,7 +10,8 @@ use super::made::BLOCK;
 use super::model::May;
 use super::world::*;
 
-const NONE: IoFlags = IoFlags { fua: false, no_hole: false, one_extent: false, for_patch: false };
+const NONE: IoFlags =
+    IoFlags { fua: false, no_hole: false, one_extent: false, for_patch: false, verified: false };
 const FUA: IoFlags = IoFlags { fua: true, ..NONE };
 const NO_HOLE: IoFlags = IoFlags { no_hole: true, ..NONE };
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::{Crypt, CryptState};
+use crate::{Crypt, CryptState, Integrity, IntegrityState};
 
 /// One of each module, and what else can look another way.
 fn images() -> Vec<(&'static str, Label)> {
@@ -27,6 +27,8 @@ fn images() -> Vec<(&'static str, Label)> {
     crypt.options.set(crypt.module.option("block").unwrap(), 512);
     let sealed = std::array::from_fn(|at| 0x80 + at as u8);
     crypt.state = CryptState::new(512, *b"key's id", *b"random nonce", sealed).encode();
+    let mut integrity = sample("integrity", 1);
+    integrity.state = IntegrityState::new(integrity.whole_bytes).encode();
     let mut kept = sample("linear", 2);
     kept.state = (1..=41).collect();
     vec![
@@ -34,6 +36,7 @@ fn images() -> Vec<(&'static str, Label)> {
         ("readonly", readonly),
         ("qos", qos),
         ("crypt", crypt),
+        ("integrity", integrity),
         ("with-state", kept),
         ("slice", slice),
         ("stripe", stripe),
@@ -89,7 +92,7 @@ fn images_are_those_that_are_kept() {
     }
     let modules = images().iter().map(|(_, label)| label.module.name).collect::<BTreeSet<_>>();
     // What mirrors keep has images of its own.
-    let all = MODULES.iter().map(|module| module.name).chain([Crypt::NAME]);
+    let all = MODULES.iter().map(|module| module.name).chain([Crypt::NAME, Integrity::NAME]);
     assert_eq!(modules, all.collect(), "one of each module");
 }
 

@@ -1,7 +1,7 @@
 //! Which bits are set when, and what is to be written of them.
 
 use super::*;
-use crate::mirror::bitmap::BLOCK_BYTES;
+use crate::write_intent::bitmap::BLOCK_BYTES;
 
 const MIB: u64 = 1 << 20;
 

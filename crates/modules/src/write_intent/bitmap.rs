@@ -1,24 +1,18 @@
-//! Where write-intent bitmaps stand on a leg, and how one block of them does (`docs/format.md`, "The mirror").
+//! How a block of a write-intent bitmap stands on a part (`docs/format.md`, "A block of a bitmap").
 
-use crate::meta::LABEL_AREA_BYTES;
-
-/// Where the bitmaps begin on a leg, in bytes: behind the labels.
-pub const BITMAP_OFFSET: u64 = LABEL_AREA_BYTES;
-/// Bytes that a leg keeps for them.
+/// Bytes that are kept for a bitmap, or for those of all legs of a mirror together.
 pub const BITMAP_BYTES: u64 = (BLOCKS_MAX * BLOCK_BYTES) as u64;
-/// Where data starts on a leg of a mirror, in bytes, at the earliest.
-pub const MIRROR_DATA_START: u64 = BITMAP_OFFSET + BITMAP_BYTES;
 
 /// Bytes of a block: written and read as one.
-pub(super) const BLOCK_BYTES: usize = 4096;
-pub(super) const BLOCKS_MAX: usize = 128;
+pub(crate) const BLOCK_BYTES: usize = 4096;
+pub(crate) const BLOCKS_MAX: usize = 128;
 const HEAD_BYTES: usize = 64;
 /// Regions of which a block tells, a byte each.
-pub(super) const REGIONS_EACH: usize = BLOCK_BYTES - HEAD_BYTES;
-pub(super) const REGIONS_MAX: u64 = (REGIONS_EACH * BLOCKS_MAX) as u64;
+pub(crate) const REGIONS_EACH: usize = BLOCK_BYTES - HEAD_BYTES;
+pub(crate) const REGIONS_MAX: u64 = (REGIONS_EACH * BLOCKS_MAX) as u64;
 
-pub(super) const REGION_SHIFT_MIN: u8 = 20;
-pub(super) const REGION_SHIFT_MAX: u8 = 46;
+pub(crate) const REGION_SHIFT_MIN: u8 = 20;
+pub(crate) const REGION_SHIFT_MAX: u8 = 46;
 
 const MAGIC: [u8; 8] = *b"TWINTENT";
 
@@ -26,10 +20,9 @@ const MAGIC: [u8; 8] = *b"TWINTENT";
 const _: () = assert!(REGIONS_MAX <= 8 * (64 << 10));
 // No disk is too large.
 const _: () = assert!((REGIONS_MAX as u128) << REGION_SHIFT_MAX > u64::MAX as u128);
-const _: () = assert!(MIRROR_DATA_START.is_multiple_of(4096));
 
-/// A block, as it stands on a leg.
-pub(super) type BlockImage = [u8; BLOCK_BYTES];
+/// A block, as it stands on a part.
+pub(crate) type BlockImage = [u8; BLOCK_BYTES];
 
 /// The smallest regions, as a power of two, of which there are few enough for so many bytes of data.
 pub fn region_shift(data_bytes: u64) -> u8 {
@@ -39,14 +32,14 @@ pub fn region_shift(data_bytes: u64) -> u8 {
 
 /// What a block is known by, besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BlockName {
+pub(crate) struct BlockName {
     pub whole: [u8; 16],
     pub index: u32,
     pub region_shift: u8,
 }
 
-/// Writes a block: of each region the legs that may lack some of it, a bit each.
-pub(super) fn encode(image: &mut BlockImage, name: BlockName, number: u64) {
+/// Writes a block: of each region the legs that may lack some of it, a bit each (of a volume without legs the first).
+pub(crate) fn encode(image: &mut BlockImage, name: BlockName, number: u64) {
     image[..HEAD_BYTES].fill(0);
     image[..8].copy_from_slice(&MAGIC);
     image[12..16].copy_from_slice(&name.index.to_le_bytes());
@@ -58,13 +51,13 @@ pub(super) fn encode(image: &mut BlockImage, name: BlockName, number: u64) {
 }
 
 /// The bytes of the regions of a block that is about to be written.
-pub(super) fn regions_mut(image: &mut BlockImage) -> &mut [u8] {
+pub(crate) fn regions_mut(image: &mut BlockImage) -> &mut [u8] {
     &mut image[HEAD_BYTES..]
 }
 
 /// What a block says of its regions, and its number; none if it is torn, misdirected or somebody else's: then nothing is
 /// known, and each region may lack something on every leg.
-pub(super) fn decode(image: &BlockImage, name: BlockName) -> Option<(&[u8], u64)> {
+pub(crate) fn decode(image: &BlockImage, name: BlockName) -> Option<(&[u8], u64)> {
     let number = u64::from_le_bytes(image[32..40].try_into().expect("8 bytes"));
     let mut own = *image;
     encode(&mut own, name, number);
@@ -142,6 +135,6 @@ mod tests {
             assert_eq!(region_shift(bytes), shift, "{bytes} bytes");
             assert!(bytes.div_ceil(1 << shift) <= REGIONS_MAX);
         }
-        assert_eq!((BITMAP_BYTES, MIRROR_DATA_START), (512 << 10, 1536 << 10));
+        assert_eq!(BITMAP_BYTES, 512 << 10);
     }
 }

@@ -1,5 +1,5 @@
 //! [`Regions`]: what each region of the data lacks on which leg, as far as it is known in memory, and which of that is to be
-//! written down. Pure: [`intent`](super::intent) writes it.
+//! written down. Pure: whoever has it writes it. What has no legs is as one of one leg, which lacks what is in doubt.
 
 #[cfg(test)]
 mod tests;
@@ -12,11 +12,11 @@ use thinwire_buffer::Time;
 use super::bitmap::{BLOCKS_MAX, BlockImage, REGIONS_EACH, regions_mut};
 
 /// A region is closed when nothing was written there for so long.
-pub(super) const CLOSE_AFTER: Duration = Duration::from_secs(2);
+pub(crate) const CLOSE_AFTER: Duration = Duration::from_secs(2);
 
 /// How a read stands to writes that are outstanding in its regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beside {
+pub(crate) enum Beside {
     /// There are none.
     Nobody,
     /// This leg is asked, or it might see old bytes when another read has seen new ones.
@@ -42,7 +42,7 @@ struct Open {
 }
 
 /// A byte for each region, whose bits are legs.
-pub(super) struct Regions {
+pub(crate) struct Regions {
     shift: u8,
     bytes: u64,
     /// All legs that there are.
@@ -336,6 +336,12 @@ impl Regions {
         next
     }
 
+    /// Some region is to be watched from now on.
+    pub fn watch(&mut self, region: u32) {
+        (self.watched, self.is_spoiled) = (Some(region), false);
+        self.watchers = self.stale[region as usize];
+    }
+
     /// What lies behind the region that was watched comes first.
     pub fn pass_over(&mut self, region: u32) {
         if self.first_uncopied == region {
@@ -409,6 +415,6 @@ impl Regions {
 }
 
 /// Legs of a set of them.
-pub(super) fn bits(legs: u8) -> impl Iterator<Item = usize> {
+pub(crate) fn bits(legs: u8) -> impl Iterator<Item = usize> {
     (0..8).filter(move |leg| legs >> leg & 1 == 1)
 }

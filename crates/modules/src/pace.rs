@@ -1,15 +1,15 @@
-//! [`Pace`]: how fast copies go beside users: half of what those get, and all of a mirror that nobody uses.
+//! [`Pace`]: how fast copies and scrubs go beside users: half of what those get, and all of a volume that nobody uses.
 
 use std::time::Duration;
 
 use thinwire_buffer::Time;
 
-/// Nobody uses a mirror that has done nothing for so long.
-pub(super) const IDLE_AFTER: Duration = Duration::from_millis(20);
+/// Nobody uses a volume that has done nothing for so long.
+pub(crate) const IDLE_AFTER: Duration = Duration::from_millis(20);
 /// No more is saved up, in bytes.
 const CREDIT_MAX: u64 = 4 << 20;
 
-pub(super) struct Pace {
+pub(crate) struct Pace {
     last_use: Time,
     /// Bytes that may be copied though somebody uses it.
     credit: u64,

@@ -1,0 +1,9 @@
+//! What was written comes back, or nothing does: over stores, over disks that do as they are told, and over disks that crash.
+
+mod conforms;
+mod crashes;
+mod finds;
+mod golden;
+mod opens;
+mod scrubs;
+mod world;
