@@ -76,6 +76,7 @@ mod shape;
 mod slice;
 mod stripe;
 pub mod thin;
+mod trial;
 mod write_intent;
 
 use std::fmt;
@@ -97,6 +98,7 @@ pub use readonly::Readonly;
 pub use shape::{IdentityHash, common_geometry};
 pub use slice::Slice;
 pub use stripe::Stripe;
+pub use trial::{Delay, Failing, Lie, Pattern, TEST_MODULES, Trace, TraceLog};
 
 use thinwire_volume::Volume;
 
@@ -140,7 +142,7 @@ impl Module {
 
     /// All modules, in the order in which they are shown.
     pub fn all() -> impl Iterator<Item = &'static Module> {
-        MODULES.iter().chain(KEEPING_MODULES)
+        MODULES.iter().chain(KEEPING_MODULES).chain(TEST_MODULES)
     }
 
     /// It keeps the same on all of its parts, and goes on without one.

@@ -13,6 +13,10 @@ pub enum OptionUnit {
     IosPerSecond,
     /// Milliseconds.
     Milliseconds,
+    /// I/Os.
+    Ios,
+    /// Nothing: it is one.
+    Number,
 }
 
 impl OptionUnit {
@@ -28,6 +32,8 @@ impl OptionUnit {
             OptionUnit::BytesPerSecond => "bytes a second",
             OptionUnit::IosPerSecond => "I/Os a second",
             OptionUnit::Milliseconds => "ms",
+            OptionUnit::Ios => "I/Os",
+            OptionUnit::Number => "as a number",
         }
     }
 }

@@ -10,6 +10,9 @@ pub struct MirrorReport {
     /// What is left to be copied cannot be, for now: it could not be read or written, or no leg takes what is to be on record. It is
     /// tried again.
     pub is_held_up: bool,
+    /// Blocks that did not fit the sum of a leg, or could not be read there, and were written again from another since it was opened: as
+    /// many as legs had.
+    pub mended: u64,
     /// Of each leg.
     pub legs: Vec<LegReport>,
 }

@@ -70,15 +70,22 @@ impl Mirror {
                 true
             }
             Closing::Asked | Closing::Clearing if is_free && !self.regions.is_dirty() => {
-                self.closing = Closing::Done(None);
+                self.end_closing(None);
                 true
             }
             Closing::Ending(error) if !has_jobs && !self.record.is_writing() => {
-                self.closing = Closing::Done(Some(error));
+                self.end_closing(Some(error));
                 true
             }
             _ => false,
         }
+    }
+
+    /// It is over, and legs that keep something for themselves bring that in order.
+    fn end_closing(&mut self, error: Option<IoError>) {
+        self.closing = Closing::Done(error);
+        self.legs.iter_mut().flatten().for_each(|leg| leg.volume.wind_up());
+        self.has_sent = true;
     }
 
     /// What closing needs has failed.

@@ -13,10 +13,12 @@
 //! * `keeper` gives up those that were dropped as a whole, and has them back (rule 22).
 //! * `standing` drops legs that fail, and has those copied to that have lost something.
 //! * `resync` copies what legs lack, under the lock of what it copies (rule 5), and what one leg could not read.
+//! * `scrub` reads all legs, and writes again what does not fit the sum that a leg keeps, from one that does (rule 20).
 //!
 //! What a leg may do wrong: fail an I/O (it is dropped, or what it could not read is written again), lose what it has not
 //! flushed (it says so, or a crash does: it is resynced), never answer (it is dropped when time has passed), be fenced
-//! (the mirror stops). What it may not do is lie: a leg that serves wrong bytes is not found out here.
+//! (the mirror stops). What it may not do is lie: a leg that serves wrong bytes is not found out here, but by
+//! a volume with sums ([`Integrity`](crate::Integrity)) that the leg is.
 //!
 //! It is opened with labels only, by [`Mirror::open`].
 
@@ -31,6 +33,7 @@ mod record;
 mod report;
 mod resync;
 mod row;
+mod scrub;
 mod serve;
 mod standing;
 mod state;
@@ -43,7 +46,7 @@ use std::time::Duration;
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_volume::{
     Completion, ErrorKind, Extent, Geometry, Identity, Io, IoError, LegStanding, MirrorReport, Op,
-    RangeLocks, Slab, Token, Volume, VolumeEvent,
+    RangeLocks, Scrub, Slab, Token, Volume, VolumeEvent,
 };
 
 use self::closing::Closing;
@@ -52,6 +55,7 @@ use self::legs::Leg;
 use self::opening::Phase;
 use self::record::Record;
 use self::resync::{Copy, Resync};
+use self::scrub::{Look, Scrubbing};
 use crate::pace::Pace;
 use crate::write_intent::regions::{Regions, bits};
 use crate::write_intent::{bitmap, regions};
@@ -139,6 +143,10 @@ pub enum MirrorCanary {
     SinglePhase,
     /// A leg that is copied to keeps the generation that its label had.
     MarkWithoutName,
+    /// Where legs differ a scrub copies what the first has.
+    RepairsByGuess,
+    /// Reads take whatever a leg has, and what fits no sum is copied.
+    UnverifiedSource,
 }
 
 /// What an I/O at a leg is for.
@@ -167,6 +175,8 @@ struct Job {
     failed: u8,
     /// Of those that failed it, the ones that cannot do such a thing: it is no fault of their blocks.
     unable: u8,
+    /// Of those that failed it, the ones whose bytes do not fit their sums.
+    bad: u8,
     /// The first thing that went wrong.
     error: Option<IoError>,
     data: SegList,
@@ -179,6 +189,7 @@ impl Job {
         match &self.task {
             Task::User => matches!(self.io.op, Op::Read | Op::BlockStatus),
             Task::Copy(copy) => !copy.is_read,
+            Task::Look(look) => look.reads(),
             _ => false,
         }
     }
@@ -196,6 +207,8 @@ enum Task {
         ended: u64,
     },
     Copy(Copy),
+    /// All legs are read.
+    Look(Box<Look>),
     /// A flush of what was copied.
     Settle,
     /// A part of the bitmaps of a leg is read, from this block on.
@@ -232,6 +245,7 @@ pub struct Mirror {
     intent: Intent,
     resync: Resync,
     pace: Pace,
+    scrub: Scrubbing,
     config: MirrorConfig,
     subs: Slab<Sub>,
     jobs: Slab<Job>,
@@ -289,7 +303,7 @@ impl Mirror {
 
     fn new_job(&mut self, task: Task, io: Io) -> u32 {
         let (data, extents) = (SegList::new(), Vec::new());
-        let (ok, failed, unable) = (0, 0, 0);
+        let (ok, failed, unable, bad) = (0, 0, 0, 0);
         let (pending, sent) = (0, 0);
         let is_locked = false;
         let job = Job {
@@ -301,6 +315,7 @@ impl Mirror {
             ok,
             failed,
             unable,
+            bad,
             error: None,
             data,
             extents,
@@ -335,7 +350,10 @@ impl Mirror {
                 if matches!(job.io.op, Op::Read | Op::BlockStatus) {
                     at.on_delay(self.counted.since(sub.since).as_nanos() as u64);
                 }
-                job.data = completion.data;
+                match &mut job.task {
+                    Task::Look(look) => look.put(leg, completion.data),
+                    _ => job.data = completion.data,
+                }
                 job.extents = completion.extents;
             }
             Err(error) => error.offset = error.offset.saturating_sub(data_start),
@@ -354,6 +372,7 @@ impl Mirror {
                 job.failed |= bit;
                 job.ok &= !bit;
                 job.unable |= if error.kind == ErrorKind::Unsupported { bit } else { 0 };
+                job.bad |= if error.kind == ErrorKind::BadSum { bit } else { 0 };
                 _ = job.error.get_or_insert(error);
             }
         }
@@ -388,6 +407,7 @@ impl Mirror {
             let goes_on = self.step_record()
                 || self.step_opening()
                 || (is_writing && (self.step_bits() || self.step_close() || self.step_resync()))
+                || self.step_scrub()
                 || self.step_closing();
             if !goes_on {
                 return;
@@ -402,6 +422,7 @@ impl Mirror {
             Task::Bits => self.finish_bits(id),
             &Task::Close { ended } => self.finish_close(id, ended),
             Task::Copy(_) => self.finish_copy(id),
+            Task::Look(_) => self.finish_look(id),
             Task::Settle => self.finish_settle(id),
             &Task::Load { leg, block } => self.finish_load(id, leg, block),
         }
@@ -540,19 +561,28 @@ impl Volume for Mirror {
     }
 
     fn wind_up(&mut self) {
-        if !self.config.read_only {
-            self.close();
+        match self.config.read_only {
+            false => self.close(),
+            true => self.legs.iter_mut().flatten().for_each(|leg| leg.volume.wind_up()),
         }
     }
 
     fn is_wound_up(&self) -> bool {
         // Who only reads keeps nothing.
-        self.config.read_only || self.stopped.is_some() || self.closed().is_some()
+        let is_over = self.config.read_only || self.stopped.is_some() || self.closed().is_some();
+        is_over
+            && (self.stopped.is_some()
+                || self.legs.iter().flatten().all(|leg| leg.volume.is_wound_up()))
     }
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         found.push(self.report());
         self.legs.iter().flatten().for_each(|leg| leg.volume.mirrors(found));
+    }
+
+    /// All of its legs are read by its own, each block of each: what they are made of has no need of another.
+    fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
+        visit(self);
     }
 
     fn is_timed(&self) -> bool {
@@ -575,7 +605,11 @@ impl Volume for Mirror {
         self.tell_standings();
         // What the last poll or this call began has to be polled, and nobody else would say so.
         let soon = if self.has_sent || self.is_late { now } else { Time::NEVER };
-        next.min(soon).min(self.next_record()).min(self.next_close()).min(self.next_copy())
+        next.min(soon)
+            .min(self.next_record())
+            .min(self.next_close())
+            .min(self.next_copy())
+            .min(self.next_scrub())
     }
 
     fn refresh(&mut self) -> bool {

@@ -195,6 +195,7 @@ impl Mirror {
             intent: Intent::default(),
             resync: Resync::default(),
             pace: Pace::new(),
+            scrub: Scrubbing::default(),
             config,
             subs: Slab::new(),
             jobs: Slab::new(),
@@ -399,6 +400,7 @@ impl Mirror {
         for (_, job) in self.jobs.iter_mut() {
             (job.ok, job.failed, job.unable) =
                 (job.ok & others, job.failed & others, job.unable & others);
+            job.bad &= others;
         }
         self.settle();
         Ok(())

@@ -50,6 +50,7 @@ impl Mirror {
             is_open: self.phase == Phase::Serving,
             has_stopped: self.stopped.is_some(),
             is_held_up: self.record.is_given_up(self.now) || self.resync.is_held_up(self.now),
+            mended: self.scrub.mended,
             legs: self.legs().enumerate().map(report).collect(),
         }
     }

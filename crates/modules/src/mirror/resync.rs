@@ -149,7 +149,12 @@ impl Mirror {
         let Task::Copy(copy) = &job.task else { return };
         let among = self.in_sync & !job.failed & !copy.targets;
         match quickest(&self.legs, among, 1) {
-            Some(leg) => self.send_data(leg, id, Io::new(0, Op::Read, offset, len)),
+            Some(leg) => {
+                let mut io = Io::new(0, Op::Read, offset, len);
+                // Another one may have better, as long as there is one.
+                io.flags.verified = !among.is_power_of_two();
+                self.send_data(leg, id, io);
+            }
             None => self.end_copy(id, false),
         }
     }

@@ -105,6 +105,11 @@ impl Mirror {
     #[inline]
     fn send_read(&mut self, id: u32, leg: usize) {
         let Io { op, flags, offset, len, .. } = self.jobs.get_mut(id).io;
+        let mut flags = flags;
+        // Another leg may have better, as long as there is one.
+        flags.verified |= op == Op::Read
+            && !self.in_sync.is_power_of_two()
+            && self.canary != MirrorCanary::UnverifiedSource;
         self.send_data(leg, id, Io { flags, ..Io::new(0, op, offset, len) });
     }
 
@@ -211,6 +216,7 @@ impl Mirror {
         if job.sent < job.io.len && job.ok & self.in_sync != 0 {
             let failed = job.failed & self.active;
             (job.ok, job.failed, job.unable, job.error) = (0, 0, 0, None);
+            job.bad = 0;
             bits(failed).for_each(|leg| self.drop_if_spare(leg, false));
             return self.send_write(id);
         }
@@ -239,6 +245,7 @@ impl Mirror {
             let job = self.jobs.get_mut(next);
             match job.task {
                 Task::Copy(_) => self.begin_copy(next),
+                Task::Look(_) => self.ask_all(next),
                 _ if job.is_locked => self.begin_read(next),
                 _ => self.begin_write(next),
             }
@@ -251,6 +258,11 @@ impl Mirror {
         if job.ok == 0 && self.ask(id) {
             return;
         }
+        let job = self.jobs.get_mut(id);
+        if job.ok == 0 && job.bad & self.in_sync != 0 && job.io.op == Op::Read {
+            // Each block of it another one may have.
+            return self.mend_for(id);
+        }
         let Some(job) = self.jobs.remove(id.into()) else { return };
         if job.is_locked {
             self.unlock(id);
@@ -261,8 +273,11 @@ impl Mirror {
             return self.tell(&job.io, Completion::new(token, Err(error)));
         }
         let now = self.now;
+        if job.bad & self.in_sync != 0 && !self.config.read_only {
+            self.mend(offset, len);
+        }
         // What another leg has served is written where it could not be read.
-        for leg in bits(job.failed & !job.unable & self.in_sync) {
+        for leg in bits(job.failed & !job.unable & !job.bad & self.in_sync) {
             let is_bad = self.legs[leg].as_mut().is_some_and(|leg| leg.on_read_error(now));
             match is_bad {
                 true => self.drop_if_spare(leg, false),

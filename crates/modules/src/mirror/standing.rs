@@ -153,6 +153,7 @@ impl Mirror {
         }
         self.jobs = Slab::new();
         self.ripe.clear();
+        self.fail_scrub();
     }
 
     /// Begins to time what was submitted since the last turn, and sees whether a leg has not answered for long: it is dropped

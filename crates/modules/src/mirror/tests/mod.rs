@@ -9,6 +9,7 @@ mod faults;
 mod openings;
 mod reading;
 mod resyncs;
+mod sums;
 mod world;
 
 use thinwire_buffer::{Pool, SegList, Time};

@@ -1,0 +1,391 @@
+//! Scrubs, and what does not fit its sum: of each block of a range all legs in sync are asked, for verified bytes, under the lock of what is read, and
+//! those that fail get what another one has (rule 20). Only a block that a leg gives as verified is a source; where legs have no sums each has its word, and where these
+//! differ nobody knows whose is right: that is told, and nothing is written.
+//!
+//! A block that no leg has verified, and some has unverified, is as a crash has left it: it is read from the first of these, and nothing is copied.
+
+use thinwire_buffer::{SegList, Time};
+use thinwire_volume::{Completion, ErrorKind, Io, IoFlags, Op, Scrub, ScrubReport, VolumeEvent};
+
+use super::closing::Closing;
+use super::opening::Phase;
+use super::serve::lowest;
+use super::{Job, Mirror, MirrorCanary, NAME, Task, bits};
+
+/// Bytes that are read of each leg at once, at most, and how many such ranges are under way.
+const SCRUB_BYTES: u64 = 128 << 10;
+const SCRUBS_MAX: usize = 4;
+/// What is judged and mended as one.
+const BLOCK: u64 = 4096;
+
+#[derive(Default)]
+pub(super) struct Scrubbing {
+    report: ScrubReport,
+    /// What is to be begun next, and where what is under way begins, in bytes.
+    next: u64,
+    under_way: Vec<u64>,
+    /// Blocks that were written again at a leg since it was opened.
+    pub mended: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// All legs are asked for verified bytes of all of it, or of a block.
+    Ask,
+    /// No leg has them: who has others?
+    AskAnything,
+    /// Legs that failed are being written.
+    Mend,
+}
+
+/// A range of which all legs are read.
+pub(super) struct Look {
+    /// A user's read that all legs have failed, some of them for a sum: it gets what comes of this.
+    read: Option<u32>,
+    /// Of a scrub; else somebody has met a block that does not fit.
+    is_scrub: bool,
+    step: Step,
+    /// What is being looked at: all of it, or a block.
+    at: u64,
+    len: u64,
+    /// What each leg has.
+    data: [SegList; super::LEGS_MAX],
+    /// Legs that have no verified bytes of the block.
+    lacking: u8,
+    /// What the user gets.
+    answer: SegList,
+}
+
+impl Look {
+    /// What is outstanding of it takes bytes of a leg that count.
+    pub fn reads(&self) -> bool {
+        self.step != Step::Mend
+    }
+
+    /// A leg has answered.
+    pub fn put(&mut self, leg: usize, data: SegList) {
+        self.data[leg] = data;
+    }
+}
+
+impl Mirror {
+    /// Goes on with a scrub, as far as the pace allows.
+    pub(super) fn step_scrub(&mut self) -> bool {
+        let is_free = self.phase == Phase::Serving && !self.record.is_changing();
+        let Scrubbing { report, next, under_way, .. } = &mut self.scrub;
+        if !report.is_running {
+            return false;
+        }
+        if self.closing != Closing::No {
+            self.end_scrub();
+            return false;
+        }
+        let left = self.geometry.bytes - *next;
+        if !is_free || under_way.len() == SCRUBS_MAX || left == 0 {
+            return false;
+        }
+        let most = SCRUB_BYTES.min(self.geometry.io_bytes_max.into());
+        let (offset, len) = (*next, most.min(left));
+        if !self.pace.take(len, self.outstanding > self.ready.len(), self.now) {
+            return false;
+        }
+        *next += len;
+        under_way.push(offset);
+        self.look(offset, len, None, true);
+        true
+    }
+
+    /// What lies there did not fit the sum that a leg keeps of it.
+    pub(super) fn mend(&mut self, offset: u64, len: u64) {
+        self.look(offset, len, None, false);
+    }
+
+    /// The same, where no leg could answer a user.
+    pub(super) fn mend_for(&mut self, read: u32) {
+        if std::mem::take(&mut self.jobs.get_mut(read).is_locked) {
+            self.unlock(read);
+        }
+        let Io { offset, len, .. } = self.jobs.get_mut(read).io;
+        self.look(offset, len, Some(read), false);
+    }
+
+    fn look(&mut self, offset: u64, len: u64, read: Option<u32>, is_scrub: bool) {
+        let look = Look {
+            read,
+            is_scrub,
+            step: Step::Ask,
+            at: offset,
+            len: if is_scrub { len } else { len.min(BLOCK) },
+            data: Default::default(),
+            lacking: 0,
+            answer: SegList::new(),
+        };
+        let id = self.new_job(Task::Look(Box::new(look)), Io::new(0, Op::Read, offset, len));
+        if self.locks.acquire(id, offset, offset + len, true) {
+            self.ask_all(id);
+        }
+    }
+
+    /// Legs that have what lies there, as far as is known.
+    fn holders(&self, at: u64, len: u64) -> u8 {
+        if !self.config.read_only {
+            return self.in_sync;
+        }
+        // What was open at a crash one leg has.
+        let touched = self.regions.of(at, len);
+        self.in_sync & !touched.fold(0, |legs, region| legs | self.regions.stale(region))
+    }
+
+    /// All legs are asked for what is looked at, whose range is held.
+    pub(super) fn ask_all(&mut self, id: u32) {
+        let Job { task: Task::Look(look), ok, failed, error, .. } = self.jobs.get_mut(id) else {
+            return;
+        };
+        (*ok, *failed, *error, look.step, look.lacking) = (0, 0, None, Step::Ask, 0);
+        let (at, len) = (look.at, look.len);
+        let verified = self.canary != MirrorCanary::UnverifiedSource;
+        let legs = self.holders(at, len);
+        if legs == 0 {
+            return self.ripe.push_back(id);
+        }
+        self.send_look(id, legs, IoFlags { verified, ..IoFlags::default() });
+    }
+
+    fn send_look(&mut self, id: u32, legs: u8, flags: IoFlags) {
+        let Job { task: Task::Look(look), .. } = self.jobs.get_mut(id) else { return };
+        let (at, len) = (look.at, look.len);
+        for leg in bits(legs) {
+            self.send_data(leg, id, Io { flags, ..Io::new(0, Op::Read, at, len) });
+        }
+    }
+
+    /// All legs have answered, or were written.
+    pub(super) fn finish_look(&mut self, id: u32) {
+        let in_sync = self.in_sync;
+        let Job { task: Task::Look(look), ok, failed, error, .. } = self.jobs.get_mut(id) else {
+            return;
+        };
+        let (good, bad, step) = (*ok & in_sync, *failed & in_sync, look.step);
+        match step {
+            Step::Ask if bad != 0 && look.len > BLOCK => {
+                // Which block it is.
+                look.len = BLOCK;
+                self.ask_all(id);
+            }
+            Step::Ask if good == 0 => {
+                look.step = Step::AskAnything;
+                look.lacking = bad;
+                (*ok, *failed) = (0, 0);
+                let first = error.take();
+                match bad {
+                    0 => self.judge_block(id, 0, 0),
+                    _ => {
+                        *error = first;
+                        self.send_look(id, lowest(bad), IoFlags::default());
+                    }
+                }
+            }
+            Step::Ask => self.judge_block(id, good, bad),
+            Step::AskAnything if good == 0 => {
+                // The next one of them.
+                look.lacking &= !bad;
+                let next = lowest(look.lacking & in_sync);
+                match next {
+                    0 => self.judge_block(id, 0, 0),
+                    _ => self.send_look(id, next, IoFlags::default()),
+                }
+            }
+            Step::AskAnything => {
+                if look.read.is_some() {
+                    look.answer
+                        .append(std::mem::take(&mut look.data[bits(good).next().unwrap_or(0)]));
+                }
+                let (at, is_scrub) = (look.at, look.is_scrub);
+                if is_scrub {
+                    self.scrub.report.unverified += 1;
+                    self.scrub.report.add_place(at);
+                }
+                self.go_on_behind(id, BLOCK);
+            }
+            Step::Mend => {
+                let (at, is_scrub) = (look.at, look.is_scrub);
+                bits(bad).for_each(|leg| self.drop_if_spare(leg, false));
+                if good != 0 {
+                    self.scrub.mended += u64::from(good.count_ones());
+                    if is_scrub {
+                        self.scrub.report.repaired += u64::from(good.count_ones());
+                    }
+                    self.tell_of_block(at, true);
+                }
+                self.go_on_behind(id, BLOCK);
+            }
+        }
+    }
+
+    /// What is to be done where these legs have verified bytes, and these do not.
+    fn judge_block(&mut self, id: u32, good: u8, bad: u8) {
+        let may_write = !self.config.read_only;
+        let guesses = self.canary == MirrorCanary::RepairsByGuess;
+        let Job { task: Task::Look(look), ok, failed, io, error, .. } = self.jobs.get_mut(id)
+        else {
+            return;
+        };
+        let (at, len, is_scrub) = (look.at, look.len, look.is_scrub);
+        let Some(source) = bits(good).next() else {
+            // No leg has it. Who reads it is told where it is.
+            let lost = Io::new(io.token, Op::Read, at, len.min(BLOCK));
+            let kind = error.map_or(ErrorKind::Io, |error| error.kind);
+            let module = error.map_or(NAME, |error| error.module);
+            *error = Some(lost.error(kind, module));
+            let is_told = kind == ErrorKind::BadSum;
+            let read = look.read;
+            if is_scrub {
+                self.scrub.report.bad += 1;
+                self.scrub.report.add_place(at);
+            }
+            if is_told {
+                self.tell_of_block(at, false);
+            }
+            return match read {
+                Some(_) => self.end_look(id, false),
+                None => self.go_on_behind(id, BLOCK),
+            };
+        };
+        let mut differing = Vec::new();
+        let one = look.data[source].to_vec();
+        for leg in bits(good & !(1 << source)) {
+            let other = look.data[leg].to_vec();
+            let blocks = one.chunks(BLOCK as usize).zip(other.chunks(BLOCK as usize));
+            differing.extend((0..).zip(blocks).filter(|(_, (a, b))| a != b).map(|(nth, _)| nth));
+        }
+        differing.sort_unstable();
+        differing.dedup();
+        if look.read.is_some() {
+            look.answer.append(look.data[source].clone());
+        }
+        let data = look.data[source].clone();
+        let (bad, differing) = match guesses && !differing.is_empty() {
+            true => (good & !(1 << source), Vec::new()),
+            false => (bad, differing),
+        };
+        let mends = bad != 0 && differing.is_empty() && may_write;
+        if mends {
+            look.step = Step::Mend;
+            (*ok, *failed) = (0, 0);
+        }
+        if is_scrub {
+            let report = &mut self.scrub.report;
+            report.checked_bytes += len;
+            report.differing += differing.len() as u64;
+            differing.iter().for_each(|nth| report.add_place(at + nth * BLOCK));
+            if bad != 0 && !mends && differing.is_empty() {
+                report.bad += 1;
+                report.add_place(at);
+            }
+        }
+        if !mends {
+            return self.go_on_behind(id, len);
+        }
+        for leg in bits(bad) {
+            let data = data.clone();
+            self.send_data(leg, id, Io { data, ..Io::new(0, Op::Write, at, len) });
+        }
+    }
+
+    /// The next block, if there is one.
+    fn go_on_behind(&mut self, id: u32, len: u64) {
+        let Job { task: Task::Look(look), io, .. } = self.jobs.get_mut(id) else { return };
+        let end = io.offset + io.len;
+        look.at += len;
+        if look.at >= end {
+            return self.end_look(id, true);
+        }
+        look.len = BLOCK.min(end - look.at);
+        self.ask_all(id);
+    }
+
+    fn end_look(&mut self, id: u32, is_whole: bool) {
+        let Some(job) = self.jobs.remove(id.into()) else { return };
+        self.unlock(id);
+        let Task::Look(look) = job.task else { return };
+        if let Some(read) = look.read
+            && let Some(of) = self.jobs.remove(read.into())
+        {
+            let error = match is_whole {
+                true => None,
+                false => job.error.or(Some(of.io.error(ErrorKind::BadSum, NAME))),
+            };
+            let mut completion = Completion::new(of.io.token, error.map_or(Ok(()), Err));
+            if is_whole {
+                completion.data = look.answer;
+            }
+            self.tell(&of.io, completion);
+        }
+        if look.is_scrub {
+            let Scrubbing { report, next, under_way, .. } = &mut self.scrub;
+            under_way.retain(|at| *at != job.io.offset);
+            if report.is_running {
+                report.position = under_way.iter().copied().min().unwrap_or(*next);
+                report.is_running = report.position < report.bytes;
+            }
+        }
+    }
+
+    fn tell_of_block(&mut self, offset: u64, is_mended: bool) {
+        // Who does not ask is not told of all.
+        if self.news.len() < 64 {
+            self.news.push(VolumeEvent::BadBlock { offset, is_mended });
+            self.news_count = self.news_count.wrapping_add(1);
+        }
+    }
+
+    /// It is over: what it has not read is not read.
+    pub(super) fn fail_scrub(&mut self) {
+        self.scrub.report.has_failed |= std::mem::take(&mut self.scrub.report.is_running);
+        self.scrub.under_way.clear();
+    }
+
+    /// When a scrub may go on that waits for time.
+    pub(super) fn next_scrub(&self) -> Time {
+        let Scrubbing { report, next, under_way, .. } = &self.scrub;
+        let waits = report.is_running && under_way.is_empty() && *next < report.bytes;
+        let idle = self.pace.idle_at();
+        // While somebody waits, what they get lets it go on.
+        if waits && self.phase == Phase::Serving && idle > self.now { idle } else { Time::NEVER }
+    }
+}
+
+impl Scrub for Mirror {
+    fn begin_scrub(&mut self, from: u64) {
+        let bytes = self.geometry.bytes;
+        let position = from.min(bytes) / SCRUB_BYTES * SCRUB_BYTES;
+        self.end_scrub();
+        self.scrub.report = ScrubReport {
+            module: NAME,
+            is_running: true,
+            position,
+            bytes,
+            ..ScrubReport::default()
+        };
+        self.scrub.next = position;
+        if self.stopped.is_some() {
+            self.fail_scrub();
+        }
+        self.settle();
+    }
+
+    fn end_scrub(&mut self) {
+        self.scrub.report.is_running = false;
+        // What is under way ends, and counts for nobody.
+        self.scrub.under_way.clear();
+        for (_, job) in self.jobs.iter_mut() {
+            if let Task::Look(look) = &mut job.task {
+                look.is_scrub = false;
+            }
+        }
+    }
+
+    fn scrub_report(&self) -> ScrubReport {
+        ScrubReport { module: NAME, bytes: self.geometry.bytes, ..self.scrub.report.clone() }
+    }
+}
