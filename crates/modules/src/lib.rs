@@ -98,7 +98,7 @@ pub use readonly::Readonly;
 pub use shape::{IdentityHash, common_geometry};
 pub use slice::Slice;
 pub use stripe::Stripe;
-pub use trial::{Delay, Failing, Lie, Pattern, TEST_MODULES, Trace, TraceLog};
+pub use trial::{Delay, Failing, Lie, PatternVolume, TEST_MODULES, TraceLog, Traced};
 
 use thinwire_volume::Volume;
 

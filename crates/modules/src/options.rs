@@ -33,7 +33,7 @@ impl OptionUnit {
             OptionUnit::IosPerSecond => "I/Os a second",
             OptionUnit::Milliseconds => "ms",
             OptionUnit::Ios => "I/Os",
-            OptionUnit::Number => "as a number",
+            OptionUnit::Number => "any kind",
         }
     }
 }

@@ -206,15 +206,29 @@ pub(crate) struct FileVolume {
     pub read_bandwidth: Option<Spanned<FileValue>>,
     pub write_bandwidth: Option<Spanned<FileValue>>,
     pub burst_ms: Option<Spanned<FileValue>>,
+    // Of modules for tests.
+    pub read_ms: Option<Spanned<FileValue>>,
+    pub write_ms: Option<Spanned<FileValue>>,
+    pub reads: Option<Spanned<FileValue>>,
+    pub writes: Option<Spanned<FileValue>>,
+    pub flushes: Option<Spanned<FileValue>>,
+    pub lost: Option<Spanned<FileValue>>,
+    pub misdirected: Option<Spanned<FileValue>>,
+    pub flipped: Option<Spanned<FileValue>>,
+    pub from: Option<Spanned<FileValue>>,
+    pub to: Option<Spanned<FileValue>>,
+    pub seed: Option<Spanned<FileValue>>,
 }
 
 impl FileVolume {
     /// The options of modules, of all kinds, and what is said of each.
-    pub fn options(&self) -> [(&'static str, Option<&Spanned<FileValue>>); 11] {
+    pub fn options(&self) -> [(&'static str, Option<&Spanned<FileValue>>); 22] {
         let FileVolume { name: _, kind: _, children: _, labels: _, key: _, block, .. } = self;
         let FileVolume { chunk, offset, size, .. } = self;
         let FileVolume { iops, read_iops, write_iops, .. } = self;
         let FileVolume { bandwidth, read_bandwidth, write_bandwidth, burst_ms, .. } = self;
+        let FileVolume { read_ms, write_ms, reads, writes, flushes, .. } = self;
+        let FileVolume { lost, misdirected, flipped, from, to, seed, .. } = self;
         [
             ("block", block),
             ("chunk", chunk),
@@ -227,6 +241,17 @@ impl FileVolume {
             ("read_bandwidth", read_bandwidth),
             ("write_bandwidth", write_bandwidth),
             ("burst_ms", burst_ms),
+            ("read_ms", read_ms),
+            ("write_ms", write_ms),
+            ("reads", reads),
+            ("writes", writes),
+            ("flushes", flushes),
+            ("lost", lost),
+            ("misdirected", misdirected),
+            ("flipped", flipped),
+            ("from", from),
+            ("to", to),
+            ("seed", seed),
         ]
         .map(|(name, value)| (name, value.as_ref()))
     }

@@ -11,7 +11,9 @@ use thinwire_modules::meta::{
 };
 use thinwire_modules::mirror::OpeningWish;
 use thinwire_modules::thin::PoolHead;
-use thinwire_modules::{Child, Crypt, Module, ModuleError, Options};
+use thinwire_modules::{
+    Child, Crypt, Integrity, IntegrityConfig, IntegrityState, Module, ModuleError, Options,
+};
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::stores::NullStore;
 use thinwire_volume::{ErrorKind, Io, Op, Token, Volume};
@@ -43,6 +45,14 @@ pub struct Opening<'a> {
     pub pool: Option<&'a PoolPlace>,
 }
 
+/// What the label of the only part says of how its data stands there.
+pub enum OnPart {
+    /// Encrypted, by a key that was unlocked.
+    Crypt(Unlocked),
+    /// With sums.
+    Sums(IntegrityState),
+}
+
 /// The module over the data of its parts, put in the order that their labels say, whatever that of `children` is, which
 /// `specs` call by name; `key` names that of one that has a key. Opened for writing, it has a new opening on all parts before this returns.
 ///
@@ -56,7 +66,7 @@ pub fn open_whole(
     by: &Opening<'_>,
 ) -> Outcome<Box<dyn Volume>> {
     let described = (module, options, key);
-    let (whole, unlocked) = assemble_whole(host, described, specs, &mut children, by)?;
+    let (whole, on_part) = assemble_whole(host, described, specs, &mut children, by)?;
     let mut places: Vec<_> = children.into_iter().map(Some).collect();
     let mut parts = Vec::new();
     for part in &whole.parts {
@@ -64,15 +74,25 @@ pub fn open_whole(
         let data = Child::within(child, part.data_start, part.data_bytes);
         parts.push(data.map_err(|why| Failure::failed(format!("{} {why}", specs[part.place])))?);
     }
-    if let Some((state, cipher)) = unlocked {
-        let part = parts.remove(0);
-        let crypt = Crypt::open(part, Box::new(cipher), &state, whole.uuid, &host.pool());
-        return Ok(Box::new(crypt.map_err(|e| unfit(&whole, specs, e))?));
-    }
-    module.open_over(parts, options).map_err(|e| unfit(&whole, specs, e))
+    let opened: Result<Box<dyn Volume>, _> = match on_part {
+        Some(OnPart::Crypt((state, cipher))) => {
+            let part = parts.remove(0);
+            let crypt = Crypt::open(part, Box::new(cipher), &state, whole.uuid, &host.pool());
+            crypt.map(|crypt| Box::new(crypt) as Box<dyn Volume>)
+        }
+        Some(OnPart::Sums(state)) => {
+            let part = parts.remove(0);
+            let config = IntegrityConfig::new(&host.pool());
+            let config = IntegrityConfig { read_only: by.read_only, ..config };
+            let sums = Integrity::open(part, state, whole.uuid, config);
+            sums.map(|sums| Box::new(sums) as Box<dyn Volume>)
+        }
+        None => module.open_over(parts, options),
+    };
+    opened.map_err(|e| unfit(&whole, specs, e))
 }
 
-/// The whole that these parts make, as it is described, and what its key has unlocked; opened for writing, it has a new opening on
+/// The whole that these parts make, as it is described, and how its data stands on the only one of them; opened for writing, it has a new opening on
 /// all of them.
 ///
 /// # Errors
@@ -83,7 +103,7 @@ pub fn assemble_whole(
     specs: &[VolumeSpec],
     children: &mut [Box<dyn Volume>],
     by: &Opening<'_>,
-) -> Outcome<(Assembly, Option<Unlocked>)> {
+) -> Outcome<(Assembly, Option<OnPart>)> {
     let is_written =
         !by.read_only && children.iter().all(|child| !child.geometry().features.read_only);
     check_leaves(specs, is_written)?;
@@ -139,8 +159,13 @@ pub fn assemble_whole(
         Ok(Finding::Label(found)) => Some(&found.label),
         _ => None,
     });
-    let unlocked = match (key, label) {
-        (Some(key), Some(label)) => Some(unlock(label, key, &specs[0].to_string())?),
+    let on_part = match (key, label) {
+        (Some(key), Some(label)) => Some(OnPart::Crypt(unlock(label, key, &specs[0].to_string())?)),
+        (None, Some(label)) if module.name == Integrity::NAME => {
+            let state = IntegrityState::decode(&label.state, label.whole_bytes);
+            let said = state.map_err(|fault| Failure::failed(format!("{} {fault}", specs[0])));
+            Some(OnPart::Sums(said?))
+        }
         _ => None,
     };
     if is_written {
@@ -152,7 +177,7 @@ pub fn assemble_whole(
         let parts = readers.into_iter().zip(seen).filter_map(label).collect();
         draw_opening(host, &whole, parts, specs, children, by)?;
     }
-    Ok((whole, unlocked))
+    Ok((whole, on_part))
 }
 
 /// As users call the part that does not fit.

@@ -91,6 +91,11 @@ impl IntegrityState {
         IntegrityState { region_shift: region_shift(bytes).max(REGION_SHIFT_MIN) }
     }
 
+    /// Bytes of a region: what is on record as being written, or not, as a whole.
+    pub fn region_bytes(&self) -> u64 {
+        1 << self.region_shift
+    }
+
     /// It as bytes for a label.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; STATE_BYTES];

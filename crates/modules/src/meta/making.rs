@@ -132,6 +132,13 @@ impl WholeMaking {
         self.steps.get(self.at).map(|&(part, _)| part)
     }
 
+    /// Nothing is left of what was there, and no label was written yet: what a module needs behind the labels is to be made now, so that no label
+    /// says that it is there before it is.
+    pub fn is_cleared(&self) -> bool {
+        let is_first = self.at == 0 || self.steps[self.at - 1].1 != Step::Label;
+        is_first && self.steps.get(self.at).is_some_and(|(_, step)| *step == Step::Label)
+    }
+
     /// Polls the volume of [that part](WholeMaking::part), which nobody else uses, and goes on; never waits. Says so when the step
     /// has ended: then another part may be next.
     ///

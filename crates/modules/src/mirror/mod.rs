@@ -302,24 +302,11 @@ impl Mirror {
     }
 
     fn new_job(&mut self, task: Task, io: Io) -> u32 {
-        let (data, extents) = (SegList::new(), Vec::new());
         let (ok, failed, unable, bad) = (0, 0, 0, 0);
-        let (pending, sent) = (0, 0);
-        let is_locked = false;
-        let job = Job {
-            task,
-            io,
-            is_locked,
-            sent,
-            pending,
-            ok,
-            failed,
-            unable,
-            bad,
-            error: None,
-            data,
-            extents,
-        };
+        let (is_locked, sent, pending, error) = (false, 0, 0, None);
+        let (data, extents) = (SegList::new(), Vec::new());
+        #[rustfmt::skip]
+        let job = Job { task, io, is_locked, sent, pending, ok, failed, unable, bad, error, data, extents };
         self.jobs.insert(job)
     }
 

@@ -16,10 +16,10 @@ use crate::{
 pub use delay::Delay;
 pub use error::Failing;
 pub use lie::Lie;
-pub use pattern::Pattern;
-pub use trace::{Trace, TraceLog};
+pub use pattern::PatternVolume;
+pub use trace::{TraceLog, Traced};
 
-/// Modules for tests. They keep the rules as all others do as long as they are not told otherwise, but for [`Pattern`].
+/// Modules for tests. They keep the rules as all others do as long as they are not told otherwise, but for [`PatternVolume`].
 pub static TEST_MODULES: &[Module] =
     &[delay::MODULE, error::MODULE, lie::MODULE, pattern::MODULE, trace::MODULE];
 

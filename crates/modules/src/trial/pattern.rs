@@ -1,4 +1,4 @@
-//! [`Pattern`]: a volume whose bytes say where they are.
+//! [`PatternVolume`]: a volume whose bytes say where they are.
 
 use thinwire_buffer::{Pool, SegList};
 use thinwire_volume::{Completion, Extent, Features, Geometry, Io, Op, Volume};
@@ -13,31 +13,31 @@ pub(super) const MODULE: Module = Module {
     options: &[],
     ios_each_max: 1,
     keeps: None,
-    build: |children, _| Ok(Box::new(Pattern::new(children)?)),
+    build: |children, _| Ok(Box::new(PatternVolume::new(children)?)),
 };
 
 plain!(Whole, "pattern");
 
 /// As large as the volume that it stands on, which it leaves alone: each 8 bytes are the number of the first of them, the highest byte
 /// first. It can only be read.
-pub struct Pattern {
+pub struct PatternVolume {
     below: Composite<Whole>,
     pool: Pool,
     ready: Vec<Completion>,
 }
 
-impl Pattern {
+impl PatternVolume {
     /// Over the only one of `children`.
     ///
     /// # Errors
     /// It is not the only one, or takes less in an I/O than one of its blocks.
     pub fn new(children: Vec<Child>) -> Result<Self, ModuleError> {
         let below = over_one(Whole(()), children)?;
-        Ok(Pattern { below, pool: Pool::new(1 << 20), ready: Vec::new() })
+        Ok(PatternVolume { below, pool: Pool::new(1 << 20), ready: Vec::new() })
     }
 }
 
-impl Volume for Pattern {
+impl Volume for PatternVolume {
     fn geometry(&self) -> Geometry {
         let geometry = self.below.geometry();
         let features =
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn each_byte_says_where_it_is() {
         let children = Child::all(vec![Box::new(Puppet::new(1, Puppet::GEOMETRY))]);
-        let mut pattern = Pattern::new(children).unwrap();
+        let mut pattern = PatternVolume::new(children).unwrap();
         assert!(pattern.geometry().features.read_only && pattern.geometry().bytes == 8192);
         let read = finish(&mut pattern, &mut || {}, Io::new(1, Op::Read, 512, 1024)).data.to_vec();
         assert_eq!(

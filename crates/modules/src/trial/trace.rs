@@ -1,4 +1,4 @@
-//! [`Trace`]: a volume that remembers what it was asked.
+//! [`Traced`]: a volume that remembers what it was asked.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ pub(super) const MODULE: Module = Module {
     options: &[],
     ios_each_max: 1,
     keeps: None,
-    build: |children, _| Ok(Box::new(Trace::new(children)?.0)),
+    build: |children, _| Ok(Box::new(Traced::new(children)?.0)),
 };
 
 plain!(Whole, "trace");
@@ -28,12 +28,12 @@ plain!(Whole, "trace");
 pub type TraceLog = Rc<RefCell<VecDeque<(Op, IoFlags, u64, u64)>>>;
 
 /// A volume that remembers the last 256 I/Os that it was asked for, and does them as they are.
-pub struct Trace {
+pub struct Traced {
     below: Composite<Whole>,
     log: TraceLog,
 }
 
-impl Trace {
+impl Traced {
     /// Over the only one of `children`, and what it remembers.
     ///
     /// # Errors
@@ -41,11 +41,11 @@ impl Trace {
     pub fn new(children: Vec<Child>) -> Result<(Self, TraceLog), ModuleError> {
         let (below, log) = (over_one(Whole(()), children)?, TraceLog::default());
         log.borrow_mut().reserve(LAST_MAX);
-        Ok((Trace { below, log: log.clone() }, log))
+        Ok((Traced { below, log: log.clone() }, log))
     }
 }
 
-impl Layer for Trace {
+impl Layer for Traced {
     type Below = Composite<Whole>;
 
     fn below(&self) -> &Self::Below {
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn the_last_are_remembered() {
         let children = Child::all(vec![Box::new(Puppet::new(1, Puppet::GEOMETRY))]);
-        let (mut trace, log) = Trace::new(children).unwrap();
+        let (mut trace, log) = Traced::new(children).unwrap();
         (0..300).for_each(|nth| trace.submit(Io::new(nth, Op::Read, nth % 16 * 512, 512)));
         let log = log.borrow();
         assert_eq!(log.len(), LAST_MAX);

@@ -1,4 +1,4 @@
-//! How a block of a write-intent bitmap stands on a part (`docs/format.md`, "A block of a bitmap").
+//! How a block of a write-intent bitmap stands on a part (`docs/format.md`, "The bitmaps").
 
 /// Bytes that are kept for a bitmap, or for those of all legs of a mirror together.
 pub const BITMAP_BYTES: u64 = (BLOCKS_MAX * BLOCK_BYTES) as u64;

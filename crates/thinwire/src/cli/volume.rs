@@ -129,6 +129,29 @@ and copies it to all others. Interrupted, it goes on from there when the mirror 
         #[allow(missing_docs)]
         common: VolumeCommon,
     },
+    /// Read everything, and mend what is not as it was written where that can be known
+    #[command(after_help = "\
+Examples:
+  thinwire volume scrub pool.toml#home
+  thinwire volume scrub --json --from 64M pool.toml#home
+
+Of each mirror all legs are read, of each volume of kind integrity all blocks, at a pace that leaves users twice as much. What does not fit its sum, or
+cannot be read, is written again from another leg of a mirror. Where legs without sums differ nobody knows which is right:
+that is told, and nothing is written. The volume is not in use meanwhile. Fails if anything was found that could not be
+mended. Interrupted, it says where --from goes on.")]
+    Scrub {
+        /// The volume, FILE.toml#NAME
+        volume: VolumeSpec,
+        /// Go on from there, in bytes of what is scrubbed
+        #[arg(long, value_parser = parse_size, default_value = "0", value_name = "BYTES")]
+        from: u64,
+        /// Take parts away from the writer that holds them or is on record, fencing that one for good
+        #[arg(long)]
+        take_over: bool,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
     /// Keep what a volume of a pool is now, under a name: to be read
     #[command(after_help = "\
 Examples:

@@ -6,6 +6,7 @@
 //! * `pool.rs`: volumes of pools, their snapshots and clones; `pool_check.rs`: pools as a whole
 //! * `replace.rs`: another part comes in the place of a leg of a mirror
 //! * `resync.rs`: legs of mirrors get what they lack
+//! * `scrub.rs`: all is read, and mended where that can be known
 
 mod check;
 mod create;
@@ -14,6 +15,7 @@ mod pool;
 mod pool_check;
 mod replace;
 mod resync;
+mod scrub;
 
 use std::time::{Duration, Instant};
 
@@ -65,6 +67,9 @@ pub fn run(args: &VolumeArgs) -> Outcome {
         VolumeAction::Show { pool, space, common } => pool::show(pool, *space, common),
         VolumeAction::Resync { volume, degraded, from, take_over, common } => {
             resync::resync(volume, *degraded, *from, *take_over, common)
+        }
+        VolumeAction::Scrub { volume, from, take_over, common } => {
+            scrub::scrub(volume, *from, *take_over, common)
         }
         VolumeAction::Replace { volume, leg, new, degraded, force, take_over, common } => {
             let (spec, new) = (volume, new.as_ref());

@@ -8,7 +8,7 @@ use thinwire_modules::meta::{
 };
 use thinwire_modules::mirror::{MirrorState, find_mirror};
 use thinwire_modules::thin::{NewPool, block_bytes};
-use thinwire_modules::{Module, Options};
+use thinwire_modules::{Integrity, IntegrityState, Module, Options, SumLayout, SumMaking};
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::{Completion, Io, Op};
 
@@ -187,6 +187,10 @@ fn label_all(
         let states = MirrorState::of_new(made.len(), size, seconds_now(), &mut Entropy);
         made.iter_mut().zip(states).for_each(|(label, state)| label.state = state.encode());
     }
+    let has_sums = module.name == Integrity::NAME;
+    if has_sums {
+        made[0].state = IntegrityState::new(bytes).encode();
+    }
     let mut occupied = Vec::new();
     for (at, (seen, child)) in seen.iter().zip(volume.children).enumerate() {
         let begins = read(parts, at, LABEL_AREA_BYTES, signals);
@@ -210,10 +214,21 @@ fn label_all(
         label,
         is_occupied: what.is_some(),
     };
+    // What lies behind the label is zeroed: its sums are those of zeroes.
+    let (start, part_bytes) = (made[0].data_start, made[0].part().bytes);
+    let mut sums =
+        has_sums.then(|| SumMaking::new(0, parts[0].pool(), whole.uuid, start, part_bytes));
     let to_make = labels.into_iter().zip(made).zip(occupied).map(part).collect();
     let mut making = WholeMaking::new(0, parts[0].pool(), to_make);
     while let Some(at) = making.part() {
         *has_written = true;
+        if making.is_cleared()
+            && let Some(mut sums) = sums.take()
+        {
+            let zeroed = wait_for(parts, at, signals, |volume| sums.turn(volume))?;
+            let child = &volume.children[at];
+            zeroed.map_err(|e| Failure::failed(format!("{child} cannot be zeroed: {e}")))?;
+        }
         let ended = wait_for(parts, at, signals, |volume| making.turn(volume))?;
         ended.map_err(|e| Failure::failed(format!("{} {e}", volume.children[at])))?;
     }
@@ -270,7 +285,10 @@ fn new_parts(
         if geometry.features.read_only {
             return refused("cannot be written".to_owned());
         }
-        if part.data_bytes(volume.module) == 0 {
+        if part.data_bytes(volume.module) == 0
+            || volume.module.name == Integrity::NAME
+                && SumLayout::of(part.data_bytes(volume.module)).bytes == 0
+        {
             return refused(format!("has {} bytes, which leaves nothing for data", part.bytes));
         }
         if let Some(twin) = new.iter().position(|other| other.content == part.content) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use thinwire_modules::meta::{Assembly, AssemblyError, Finding, Label, SeenPart, assemble};
 use thinwire_modules::mirror::{LegState, MirrorState, NO_GENERATION, OpeningWish, find_mirror};
-use thinwire_modules::{Crypt, Options};
+use thinwire_modules::{Crypt, Integrity, IntegrityState, Options, SumLayout};
 
 use super::{JsonWhole, hex, options_of, read_labels};
 use crate::cli::VolumeCommon;
@@ -90,6 +90,8 @@ struct JsonLabel {
     is_content: bool,
     /// The id of the key that an encrypted one needs, and its blocks.
     key: Option<String>,
+    /// Where the data begins that has sums, and how much is on record together.
+    sums: Option<String>,
     /// What it says of a mirror.
     mirror: Option<JsonState>,
 }
@@ -131,6 +133,20 @@ fn json_state(label: &Label) -> Option<JsonState> {
     })
 }
 
+/// How the sums of its blocks stand there, of a label that says so.
+fn sums_of(label: &Label) -> Option<String> {
+    let state = (label.module.name == Integrity::NAME)
+        .then(|| IntegrityState::decode(&label.state, label.whole_bytes))?;
+    Some(match state {
+        Ok(state) => format!(
+            "of blocks of 4096 bytes, which begin at {}; regions of {} bytes",
+            label.data_start + SumLayout::of(label.part().bytes).data_offset,
+            state.region_bytes()
+        ),
+        Err(fault) => format!("it {fault}"),
+    })
+}
+
 fn json_label(label: &Label, seen: &SeenPart) -> JsonLabel {
     let features = label.features;
     JsonLabel {
@@ -152,6 +168,7 @@ fn json_label(label: &Label, seen: &SeenPart) -> JsonLabel {
         is_content: label.content == seen.content,
         mirror: json_state(label),
         key: said_of(label),
+        sums: sums_of(label),
     }
 }
 
@@ -239,6 +256,9 @@ fn text_of(part: &JsonPart) -> String {
     }
     if let Some(key) = &label.key {
         let _ = write!(text, "\n  {:<12}{key}", "key");
+    }
+    if let Some(sums) = &label.sums {
+        let _ = write!(text, "\n  {:<12}{sums}", "sums");
     }
     output::printable(&text)
 }

@@ -1,0 +1,173 @@
+//! `thinwire volume scrub`: everything is read, and mended where it can be known what is right.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use thinwire_volume::{ScrubReport, Volume};
+
+use super::options_of;
+use crate::cli::VolumeCommon;
+use crate::error::{Failure, Outcome};
+use crate::guard::refuse_in_use;
+use crate::last_resort::catch_signals;
+use crate::open::{Ending, OpenVolume, Wait, let_go, let_go_failed, open_volume};
+use crate::output;
+use crate::rundir::SCHEMA;
+use crate::signals::Signals;
+use crate::uri::VolumeSpec;
+
+/// How often is looked how far it is.
+const GLANCE: Duration = Duration::from_millis(20);
+/// How often that is said.
+const SAY_EVERY: Duration = Duration::from_secs(2);
+
+/// `volume scrub --json`.
+#[derive(Serialize)]
+struct Scrubbed {
+    schema: u32,
+    scrubs: Vec<JsonScrub>,
+}
+
+/// See [`ScrubReport`].
+#[derive(Serialize)]
+struct JsonScrub {
+    kind: &'static str,
+    bytes: u64,
+    /// Where another one goes on; all of it if it was not interrupted.
+    position: u64,
+    checked_bytes: u64,
+    repaired: u64,
+    unverified: u64,
+    bad: u64,
+    differing: u64,
+    places: Vec<u64>,
+}
+
+/// Opens a volume, and reads everything that can be scrubbed in it.
+pub fn scrub(spec: &VolumeSpec, from: u64, take_over: bool, common: &VolumeCommon) -> Outcome {
+    refuse_in_use(spec, "a scrub")?;
+    let (signals, last_words) = catch_signals(2, &[spec])?;
+    let mut options = options_of(common, &signals)?;
+    options.take_over = take_over;
+    let mut open = open_volume(spec, &options, Some(&signals))
+        .inspect_err(|failure| last_words.set(failure))?;
+    match watch(&mut *open, from, &signals, common.json) {
+        Ok((is_whole, reports)) => {
+            let said = say(spec, is_whole, &reports, common.json);
+            let_go(&mut *open, Ending::Orderly).and(said)
+        }
+        Err(failure) => {
+            let_go_failed(&mut *open, true);
+            Err(failure)
+        }
+    }
+}
+
+fn reports(volume: &mut dyn Volume) -> Vec<ScrubReport> {
+    let mut all = Vec::new();
+    volume.scrubs(&mut |scrub| all.push(scrub.scrub_report()));
+    all
+}
+
+/// Until all have ended; false if that was before they had read everything.
+fn watch(
+    open: &mut dyn OpenVolume,
+    from: u64,
+    signals: &Signals,
+    is_json: bool,
+) -> Outcome<(bool, Vec<ScrubReport>)> {
+    open.watch(signals.fd())?;
+    open.volume().scrubs(&mut |scrub| scrub.begin_scrub(from));
+    let (mut said_at, mut done) = (Instant::now(), Vec::new());
+    loop {
+        open.turn(Wait::Until(Instant::now() + GLANCE))?;
+        open.volume().poll(&mut done);
+        let all = reports(open.volume());
+        if all.is_empty() {
+            return Err(Failure::usage(
+                "there is neither a mirror nor a volume of kind integrity in it: nothing is scrubbed",
+            ));
+        }
+        if let Some(failed) = all.iter().find(|report| report.has_failed) {
+            return Err(Failure::failed(format!(
+                "the {} has stopped before everything was read: another has one of its parts, or none could go on; `thinwire volume check` says \
+                 what is there",
+                failed.module
+            )));
+        }
+        if all.iter().all(|report| !report.is_running) {
+            return Ok((true, all));
+        }
+        if signals.take().is_some() {
+            open.volume().scrubs(&mut |scrub| scrub.end_scrub());
+            return Ok((false, all));
+        }
+        if said_at.elapsed() >= SAY_EVERY && !is_json {
+            said_at = Instant::now();
+            for ScrubReport { module, position, bytes, .. } in &all {
+                output::complain(&format!(
+                    "{module}: {} of {} MiB were read",
+                    position >> 20,
+                    bytes >> 20
+                ));
+            }
+        }
+    }
+}
+
+/// What was found, in a line.
+pub fn line(report: &ScrubReport) -> String {
+    let ScrubReport { module, checked_bytes, repaired, unverified, bad, differing, .. } = report;
+    let mut found = Vec::new();
+    let counts = [
+        (*repaired, "mended"),
+        (*unverified, "not verified since a crash"),
+        (*bad, "bad, without a good copy"),
+        (*differing, "different on legs that have no sums, or fit them all"),
+    ];
+    for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
+        found.push(format!("{count} {what}"));
+    }
+    let found = match found.is_empty() {
+        true => "all as it was written".into(),
+        false => format!("blocks: {}", found.join(", ")),
+    };
+    let places: Vec<_> = report.places.iter().map(u64::to_string).collect();
+    let at = match places.is_empty() {
+        true => String::new(),
+        false => format!("; those that were not mended begin at {}", places.join(", ")),
+    };
+    format!("{module}: {checked_bytes} bytes were read, {found}{at}")
+}
+
+fn say(spec: &VolumeSpec, is_whole: bool, reports: &[ScrubReport], is_json: bool) -> Outcome {
+    if is_json {
+        let scrub = |report: &ScrubReport| JsonScrub {
+            kind: report.module,
+            bytes: report.bytes,
+            position: report.position,
+            checked_bytes: report.checked_bytes,
+            repaired: report.repaired,
+            unverified: report.unverified,
+            bad: report.bad,
+            differing: report.differing,
+            places: report.places.clone(),
+        };
+        let scrubs = reports.iter().map(scrub).collect();
+        output::say_json(&Scrubbed { schema: SCHEMA, scrubs })?;
+    } else {
+        let lines: Vec<_> = reports.iter().map(line).collect();
+        output::say(&lines.join("\n"))?;
+    }
+    if !is_whole {
+        let position = reports.iter().map(|report| report.position).min().unwrap_or(0);
+        return Err(Failure::failed(format!("interrupted: --from {position} goes on from there")));
+    }
+    let left: u64 = reports.iter().map(|one| one.bad + one.differing + one.unverified).sum();
+    match left {
+        0 => Ok(()),
+        _ => Err(Failure::failed(format!(
+            "{left} blocks of {spec} are not known to be what was written: write them again, from a backup perhaps"
+        ))),
+    }
+}
