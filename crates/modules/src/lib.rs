@@ -16,6 +16,7 @@
 //! A [pool](thin) of thin volumes is no row: it is opened by [`ThinPool::open`](thin::ThinPool::open), and makes many volumes of two.
 //! [`Crypt`] and [`Integrity`] are opened with labels only, too, and keep the rules: that one but for payload, block status and write-zeroes,
 //! this one but for order, amplification, block status and discards.
+//! Those for tests stand in [`TEST_MODULES`].
 //! [`Dealt`] is no row either: what it stands on are ends of one volume, which nobody can name.
 //!
 //! * **Ranges** are checked once, above ([`Geometry::check`](thinwire_volume::Geometry::check)): a module asserts,
