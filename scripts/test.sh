@@ -122,7 +122,7 @@ end_spare() {
   spare=
 }
 
-long=(thinwire-sim/seeds thinwire-sim/stalls thinwire-sim/ebd thinwire-sim/aoe)
+long=(thinwire-sim/seeds thinwire-sim/stalls thinwire-sim/ebd thinwire-sim/aoe thinwire-sim/volumes)
 # One build for all that runs optimised: with other packages at a time, features differ and most is built again.
 release() {
   cargo build --release --locked -p thinwire -p thinwire-lab -p thinwire-sim --bins --example instructions
@@ -130,7 +130,8 @@ release() {
 sim() {
   release && "$target/release/thinwire-sim" --seeds "${TW_SEEDS:-0..2000}" && fresh_seeds &&
     "$target/release/thinwire-sim" --story ebd --seeds 0..300 &&
-    "$target/release/thinwire-sim" --story aoe --seeds 0..300
+    "$target/release/thinwire-sim" --story aoe --seeds 0..300 &&
+    "$target/release/thinwire-sim" --volumes --seeds 0..500
 }
 # Some that nobody has seen, too few to say anything of coverage.
 fresh_seeds() {

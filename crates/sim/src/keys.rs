@@ -288,7 +288,7 @@ impl World {
         self.coverage.keys_switched += 1;
         match host {
             // In no world with keys.
-            SimHost::Dialect(_) => {}
+            SimHost::Dialect(_) | SimHost::Composer(_) => {}
             SimHost::Client(at) => {
                 let client = &mut self.clients[at];
                 let Some(holder) = &mut client.holder else { return };

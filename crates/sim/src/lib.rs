@@ -17,6 +17,7 @@
 //! * `stranger.rs`: a station that sends valid nonsense
 //! * `dialect/`: users of other protocols, checked
 //! * `coverage.rs`, `transitions.rs`: what runs have met, and which changes of an initiator's states
+//! * `composed/`: volumes that hosts compose of disks, with all modules
 //! * `export.rs`: what a target exports, and what the checker knows of it
 //! * `server.rs`: a target on its machine, with its threads
 //! * `spread.rs`, `mail.rs`: exports that are on all shards of a target, and what these say to one another
@@ -42,6 +43,7 @@ pub mod aim;
 pub mod chaos;
 pub mod client;
 pub mod coming;
+pub mod composed;
 pub mod coverage;
 pub mod damage;
 pub mod dialect;

@@ -26,9 +26,13 @@ struct Args {
     /// Of these, only the seeds in whose world targets have exports on all of their shards.
     #[arg(long, requires = "seeds", conflicts_with = "trees")]
     spread: bool,
-    /// Run all of them in worlds about this: `ebd` or `aoe`, whose exports are offered in that protocol, too.
-    #[arg(long, value_name = "STORY", value_parser = ["ebd", "aoe"])]
+    /// Run all of them in worlds about this: `ebd` or `aoe`, whose exports are offered in that protocol, too; `volumes`, with a volume
+    /// composed of disks.
+    #[arg(long, value_name = "STORY", value_parser = ["ebd", "aoe", "volumes"])]
     story: Option<String>,
+    /// The same as --story volumes.
+    #[arg(long, conflicts_with_all = ["story", "trees", "spread"])]
+    volumes: bool,
     /// Run one seed.
     #[arg(long, value_name = "S", required_unless_present = "seeds")]
     seed: Option<u64>,
@@ -165,8 +169,12 @@ fn run_seeds(
         );
         return ExitCode::FAILURE;
     }
-    let missing = coverage.missing(count);
-    if all && !missing.is_empty() {
+    let missing = match story {
+        Story::Volumes => coverage.missing_of_volumes(count),
+        _ if all => coverage.missing(count),
+        _ => Vec::new(),
+    };
+    if !missing.is_empty() {
         println!("these seeds never exercised: {}", missing.join(", "));
         return ExitCode::FAILURE;
     }
@@ -185,8 +193,10 @@ fn main() -> ExitCode {
     panic::set_hook(Box::new(|info| {
         PANIC.with_borrow_mut(|text| *text = info.to_string());
     }));
-    let is_asked = |story: &Story| story.name() == args.story.as_deref();
-    let story = [Story::Ebd, Story::Aoe].into_iter().find(is_asked).unwrap_or_default();
+    let asked = if args.volumes { Some("volumes") } else { args.story.as_deref() };
+    let is_asked = |story: &Story| story.name() == asked;
+    let stories = [Story::Ebd, Story::Aoe, Story::Volumes];
+    let story = stories.into_iter().find(is_asked).unwrap_or_default();
     if let Some(seeds) = args.seeds {
         let wanted: fn(u64) -> bool = match (args.trees, args.spread) {
             (true, _) => has_tree,

@@ -8,6 +8,7 @@ use thinwire_volume::Op;
 
 use crate::chaos::Chaos;
 use crate::client::{Client, Top};
+use crate::composed::run_volumes;
 use crate::coverage::Coverage;
 use crate::dialect::DialectUser;
 use crate::export::Store;
@@ -41,6 +42,10 @@ pub enum Canary {
     Initiator(thinwire_initiator::InitiatorCanary),
     /// In all sessions, at both ends.
     Session(thinwire_proto::SessionCanary),
+    /// In mirrors of composed volumes.
+    Mirror(thinwire_modules::mirror::MirrorCanary),
+    /// In their pools.
+    Pool(thinwire_modules::thin::PoolCanary),
     /// In clients of EBD, and in their servers.
     Ebd(thinwire_ebd::EbdCanary),
     /// In clients of AoE, and in their servers.
@@ -114,6 +119,9 @@ pub fn run_story(
     canary: Canary,
     prints: bool,
 ) -> Result<RunReport, Violation> {
+    if story == Story::Volumes {
+        return run_volumes(seed, canary, prints);
+    }
     let mut rng = Rng::new(seed);
     let (mut world, plan) = swarm::build(seed, story, &mut rng, prints);
     for server in &mut world.servers {

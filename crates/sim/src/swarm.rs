@@ -75,28 +75,28 @@ fn rates(rng: &mut Rng) -> FaultRates {
 }
 
 /// What a world is drawn from first.
-struct Ground {
-    world: World,
-    machines: Machines,
+pub(crate) struct Ground {
+    pub world: World,
+    pub machines: Machines,
     /// What goes wrong on the wire.
-    faults: FaultRates,
+    pub faults: FaultRates,
     duration_ns: u64,
     servers: usize,
 }
 
 /// What all machines of a world have in common.
-struct Machines {
+pub(crate) struct Machines {
     /// Links of a machine, and what each is like.
-    links: usize,
-    station: StationConfig,
+    pub links: usize,
+    pub station: StationConfig,
     /// The wrapper of links that makes faults, if there is one.
-    wrapped: Option<FaultConfig>,
-    counters_high: bool,
-    burst: usize,
+    pub wrapped: Option<FaultConfig>,
+    pub counters_high: bool,
+    pub burst: usize,
 }
 
 impl Machines {
-    fn add_server(&self, world: &mut World, node: String, rng: &mut Rng) {
+    pub fn add_server(&self, world: &mut World, node: String, rng: &mut Rng) {
         let config = target(node, self.counters_high, rng);
         let server = world.add_server(self.links, self.station, config, self.wrapped);
         world.servers[server].shards[0].machine.burst = self.burst;
@@ -120,7 +120,7 @@ impl Machines {
     }
 }
 
-fn ground(rng: &mut Rng, prints: bool) -> Ground {
+pub(crate) fn ground(rng: &mut Rng, prints: bool) -> Ground {
     let faults = if rng.chance(0.25) { FaultRates::default() } else { rates(rng) };
     let latency = pick(rng, &[2_000, 10_000, 10_000, 50_000, 500_000]);
     let wire = WireConfig {
@@ -284,7 +284,7 @@ fn plan(duration_ns: u64, faults: FaultRates, rng: &mut Rng) -> SwarmPlan {
     SwarmPlan { duration_ns, faults, weights, gap_ns }
 }
 
-fn initiator(config: &mut InitiatorConfig, counters_high: bool, rng: &mut Rng) {
+pub(crate) fn initiator(config: &mut InitiatorConfig, counters_high: bool, rng: &mut Rng) {
     config.wait = rng.chance(0.3);
     config.batching = batching(rng);
     config.counters_high = counters_high;
@@ -353,7 +353,7 @@ fn batching(rng: &mut Rng) -> Batching {
 }
 
 /// What a disk of this size is like.
-fn medium(bytes: u64, rng: &mut Rng) -> MediumConfig {
+pub(crate) fn medium(bytes: u64, rng: &mut Rng) -> MediumConfig {
     let mut rate = |most: f64| if rng.chance(0.85) { 0.0 } else { most };
     let (flush_failure, write_failure, no_space) = (rate(0.2), rate(0.02), rate(0.05));
     let (read_failure, record_failure) = (rate(0.02), rate(0.3));
@@ -424,7 +424,7 @@ fn durable_workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {
     Workload { depth, zeroes: drawn.writes + drawn.reads, flushes: drawn.writes, fua: 0.6, ..drawn }
 }
 
-fn workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {
+pub(crate) fn workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {
     let mut weight = |most: u64| if rng.chance(0.3) { 0 } else { 1 + rng.below(most) };
     let (flushes, discards, zeroes, statuses) = (weight(10), weight(6), weight(6), weight(4));
     let (reads, writes) = (rng.between(5, 60), rng.between(5, 60));

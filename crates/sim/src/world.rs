@@ -22,6 +22,7 @@ use thinwire_target::{Target, TargetConfig};
 use thinwire_volume::Op;
 
 use crate::client::{Client, End, Workload};
+use crate::composed::Composed;
 use crate::coverage::Coverage;
 use crate::dialect::DialectUser;
 use crate::export::{Export, RECORD_BYTES, Store};
@@ -56,6 +57,8 @@ pub enum SimHost {
     Juggler(usize),
     /// A user of another protocol, by its index.
     Dialect(usize),
+    /// A host that composes a volume, by its index.
+    Composer(usize),
 }
 
 /// A whole system under one virtual time: wire, machines, exports, and what is checked of them.
@@ -88,6 +91,8 @@ pub struct World {
     pub put_down: Vec<usize>,
     /// Servers that died by themselves since the last look.
     pub died: Vec<usize>,
+    /// A volume that is composed of disks, and who may have it, in a world that is about that.
+    pub composed: Option<Composed>,
     /// Its keys, if it has some.
     pub keys: Option<WorldKeys>,
     /// What is sealed with them.
@@ -125,6 +130,7 @@ impl World {
             dialect_ended: Vec::new(),
             put_down: Vec::new(),
             died: Vec::new(),
+            composed: None,
             keys: None,
             seals: None,
             keys_at: 0,
@@ -342,6 +348,10 @@ impl World {
             SimHost::Client(at) => self.clients[at].machine.frozen_until = until,
             SimHost::Juggler(at) => self.jugglers[at].hand.machine.frozen_until = until,
             SimHost::Dialect(at) => self.dialect_users[at].machine.frozen_until = until,
+            SimHost::Composer(at) => {
+                let hosts = self.composed.iter_mut().flat_map(|composed| &mut composed.hosts);
+                hosts.skip(at).take(1).for_each(|host| host.machine.frozen_until = until);
+            }
         }
     }
 
@@ -351,6 +361,7 @@ impl World {
             SimHost::Client(at) => self.clients[at].name.clone(),
             SimHost::Juggler(at) => self.jugglers[at].name.clone(),
             SimHost::Dialect(at) => self.dialect_users[at].name.clone(),
+            SimHost::Composer(at) => format!("host{at}"),
         }
     }
 
@@ -361,6 +372,10 @@ impl World {
             SimHost::Client(at) => self.clients[at].machine.stations.clone(),
             SimHost::Juggler(at) => self.jugglers[at].hand.machine.stations.clone(),
             SimHost::Dialect(at) => self.dialect_users[at].machine.stations.clone(),
+            SimHost::Composer(at) => {
+                let mut hosts = self.composed.iter().flat_map(|composed| &composed.hosts);
+                hosts.nth(at).map_or_else(Vec::new, |host| host.machine.stations.clone())
+            }
         }
     }
 
@@ -428,10 +443,12 @@ impl World {
     /// All machines that have links of their own.
     pub fn machines_mut(&mut self) -> impl Iterator<Item = &mut Machine> {
         let servers = self.servers.iter_mut().flat_map(|server| &mut server.shards);
+        let hosts = self.composed.iter_mut().flat_map(|composed| &mut composed.hosts);
         (servers.map(|shard| &mut shard.machine))
             .chain(self.clients.iter_mut().map(|client| &mut client.machine))
             .chain(self.jugglers.iter_mut().map(|juggler| &mut juggler.hand.machine))
             .chain(self.dialect_users.iter_mut().map(|user| &mut user.machine))
+            .chain(hosts.map(|host| &mut host.machine))
     }
 
     /// A client's initiator, which runs.
@@ -445,7 +462,8 @@ impl World {
     }
 
     fn media(&self) -> impl Iterator<Item = &MediumHandle> {
-        self.exports.iter().flat_map(Export::own_media)
+        let composed = self.composed.iter().flat_map(|composed| composed.volume.own_media());
+        self.exports.iter().flat_map(Export::own_media).chain(composed)
     }
 
     /// A number that differs if anything went differently.

@@ -498,6 +498,38 @@ impl Model {
         Ok(())
     }
 
+    /// The newest version that was submitted.
+    pub fn last_version(&self) -> u64 {
+        self.last_version
+    }
+
+    /// Of each sector the version that a snapshot has to hold that is taken from now on, at least: whatever was acknowledged, by now,
+    /// to the run that writes.
+    pub fn acknowledged(&self) -> Vec<u64> {
+        let known = |sector: &Sector| {
+            let mine = |e: &&Entry| {
+                e.state == State::Done && e.run == self.run && e.effect != ModelEffect::Discard
+            };
+            let done = sector.history.iter().rev().find(mine).map_or(0, |e| e.version);
+            done.max(sector.durable)
+        };
+        self.sectors.iter().map(known).collect()
+    }
+
+    /// A snapshot that holds these floors at least, and nothing newer than `ceiling`.
+    pub fn check_cut(&self, image: &[u8], floors: &[u64], ceiling: u64) -> Check {
+        for (at, bytes) in image.chunks_exact(SECTOR_BYTES).enumerate() {
+            let (sector, seen) = (&self.sectors[at], look(bytes));
+            if !self.allowed(sector, at, seen, floors[at], ceiling) {
+                return self.fail(&format!(
+                    "sector {at} holds {seen:?}, and version {} was acknowledged before; {:?}",
+                    floors[at], sector.history
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// The image that is left at the end: everything that was ever flushed is there.
     pub fn check_image(&self, image: &[u8]) -> Check {
         self.check_tail(0, image)

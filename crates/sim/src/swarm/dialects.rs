@@ -31,6 +31,8 @@ pub enum Story {
     Ebd,
     /// Exports offered in AoE, in any case, and perhaps in EBD.
     Aoe,
+    /// A volume composed of disks, of all modules: `composed/`.
+    Volumes,
 }
 
 impl Story {
@@ -40,6 +42,7 @@ impl Story {
             Story::Swarm => None,
             Story::Ebd => Some("ebd"),
             Story::Aoe => Some("aoe"),
+            Story::Volumes => Some("volumes"),
         }
     }
 
@@ -55,6 +58,7 @@ impl Story {
             Story::Swarm => (ebd, aoe),
             Story::Ebd => (true, false),
             Story::Aoe => (ebd, true),
+            Story::Volumes => (false, false),
         }
     }
 }

@@ -41,6 +41,15 @@ impl World {
         for user in self.dialect_users.iter().filter(|user| user.is_running()) {
             at = at.min(user.machine.next_time(self.now));
         }
+        if let Some(composed) = &self.composed {
+            for host in composed.hosts.iter().filter(|host| host.process.is_some()) {
+                at = at.min(host.machine.next_time(self.now));
+                let is_ready = host.is_ready(composed.volume.own_media());
+                if host.machine.rests(self.now) && is_ready {
+                    at = at.min(self.now + 1_000);
+                }
+            }
+        }
         if !self.starting.is_empty() {
             at = at.min(self.now + MS);
         }
@@ -74,13 +83,18 @@ impl World {
         self.turn_clients()?;
         self.turn_jugglers()?;
         self.turn_dialect_users()?;
+        self.turn_hosts()?;
         self.look_at_keys()?;
         for export in &self.exports {
             if let Some(breach) = export.breach() {
                 return Err(Violation(format!("export {}: {breach}", export.name)));
             }
         }
-        Ok(())
+        let own = self.composed.iter().flat_map(|composed| composed.volume.own_media());
+        match own.filter_map(MediumHandle::breach).next() {
+            Some(breach) => Err(Violation(format!("a disk of a host: {breach}"))),
+            None => Ok(()),
+        }
     }
 
     /// From time to time, in a world with keys.
@@ -243,7 +257,9 @@ impl World {
             let holder = record.map_or(0, |record| u128::from_be_bytes(record.holder));
             format!("{}: {holder:032x} is on record", export.name)
         });
-        let clients = clients.chain(jugglers).chain(of_dialects).chain(on_record);
+        let hosts = self.composed.iter().flat_map(|composed| &composed.hosts);
+        let hosts = hosts.map(|host| host.describe());
+        let clients = clients.chain(jugglers).chain(of_dialects).chain(on_record).chain(hosts);
         let clients = clients.collect::<Vec<_>>().join("; ");
         Violation(format!("{what}: not within {} ms; {clients}", within_ns / MS))
     }

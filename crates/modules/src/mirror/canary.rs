@@ -1,0 +1,39 @@
+//! [`MirrorCanary`]: what tests must find.
+
+/// A fault planted in it, which its tests must find. No flag sets one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MirrorCanary {
+    /// None: as it is.
+    #[default]
+    None,
+    /// A write is completed when the first leg has it.
+    OneLegCompletes,
+    /// Data goes to the legs beside the bits that tell of it.
+    IntentAfterData,
+    /// Bits are cleared without a flush.
+    EarlyClear,
+    /// Beside a write any leg is read.
+    ReadsBesideWrites,
+    /// Nor is anything flushed when it is closed.
+    CloseWithoutFlush,
+    /// A write takes for set what is being cleared.
+    ClearOvertakesSet,
+    /// A leg is in sync as soon as all is copied.
+    InSyncBeforeFlush,
+    /// What a dropped leg lacks is completed before that is on record.
+    CompletionBeforeRecord,
+    /// What is copied is not locked.
+    NoRangeLock,
+    /// What was open at a crash is read from all legs.
+    TwoTruths,
+    /// An opening draws no generation.
+    QuietOpening,
+    /// What the next generation is, is not announced.
+    SinglePhase,
+    /// A leg that is copied to keeps the generation that its label had.
+    MarkWithoutName,
+    /// Where legs differ a scrub copies what the first has.
+    RepairsByGuess,
+    /// Reads take whatever a leg has, and what fits no sum is copied.
+    UnverifiedSource,
+}

@@ -1,0 +1,193 @@
+//! Snapshots that are taken of a volume while it is used, and what each of them has to hold: all that was acknowledged before it was
+//! asked for, and nothing that was submitted after it had been told.
+
+use thinwire_modules::thin::{OpNumber, PoolDone, PoolError, PoolOp, ThinPool, ThinVolume};
+use thinwire_volume::{Io, Op, Volume};
+
+use super::draw::WILD_SECTORS;
+use super::shape::THIN_NAME;
+use crate::coverage::Coverage;
+use crate::model::{Model, Violation};
+use crate::stamp::SECTOR_BYTES;
+
+/// So many bytes of each are looked at as soon as it is there.
+const LOOK_BYTES: u64 = 64 << 10;
+
+/// A snapshot.
+struct Cut {
+    name: String,
+    /// Of each sector the oldest version that it may hold.
+    floors: Vec<u64>,
+    /// The newest that any may hold.
+    ceiling: u64,
+    /// It is there; otherwise it may be.
+    is_sure: bool,
+    /// Its number, once that is known.
+    number: Option<u64>,
+    /// What it began with when it was looked at first: it stays so.
+    began: Vec<u8>,
+}
+
+/// What is under way.
+enum Task {
+    Take(Cut),
+    Delete(Cut),
+}
+
+/// All snapshots of a volume.
+#[derive(Default)]
+pub struct Cuts {
+    /// So many more are to be taken, and deleted.
+    pub to_take: u32,
+    /// Likewise.
+    pub to_delete: u32,
+    cuts: Vec<Cut>,
+    under_way: Option<(OpNumber, Task)>,
+    /// One that is looked at, by its number.
+    looks: Option<(u64, ThinVolume)>,
+    drawn: u64,
+}
+
+impl Cuts {
+    /// Nothing is under way, and nothing else is wanted.
+    pub fn are_settled(&self) -> bool {
+        self.under_way.is_none() && self.looks.is_none()
+    }
+
+    /// Begins what is wanted, if it can be begun.
+    pub fn begin(&mut self, thin: &ThinPool, model: &Model) {
+        if !self.are_settled() {
+            return;
+        }
+        if self.to_take > 0 {
+            self.to_take -= 1;
+            self.drawn += 1;
+            let report = thin.report();
+            let home = report.volumes.iter().find(|volume| volume.name == THIN_NAME);
+            let Some(home) = home else { return };
+            let (name, incarnation) = (format!("cut{}", self.drawn), self.drawn << 32 | 1);
+            let op =
+                PoolOp::Snapshot { volume: home.volume, name: name.clone(), incarnation, at: 0 };
+            let cut = Cut {
+                name,
+                floors: model.acknowledged(),
+                ceiling: 0,
+                is_sure: false,
+                number: None,
+                began: Vec::new(),
+            };
+            self.under_way = Some((thin.begin(op), Task::Take(cut)));
+        } else if self.to_delete > 0 {
+            self.to_delete -= 1;
+            let Some(at) = self.cuts.iter().position(|cut| cut.number.is_some()) else { return };
+            let mut cut = self.cuts.remove(at);
+            cut.is_sure = false;
+            let volume = cut.number.expect("just looked at");
+            self.under_way = Some((thin.begin(PoolOp::Delete { volume }), Task::Delete(cut)));
+        }
+    }
+
+    /// Hears how what was begun has ended.
+    ///
+    /// # Errors
+    /// It has not, for no reason that there is.
+    pub fn tend(
+        &mut self,
+        thin: &ThinPool,
+        model: &Model,
+        coverage: &mut Coverage,
+    ) -> Result<(), Violation> {
+        if let Some((number, volume)) = &mut self.looks {
+            let (mut done, number) = (Vec::new(), *number);
+            volume.poll(&mut done);
+            if let Some(read) = done.pop() {
+                self.looks = None;
+                let cut = self.cuts.iter_mut().find(|cut| cut.number == Some(number));
+                if let (Some(cut), Ok(())) = (cut, read.result) {
+                    cut.began = read.data.to_vec();
+                }
+            }
+        }
+        let mut ended = Vec::new();
+        thin.poll_ops(&mut ended);
+        for (number, result) in ended {
+            let Some((_, task)) = self.under_way.take_if(|(of, _)| *of == number) else { continue };
+            match (task, result) {
+                (Task::Take(mut cut), Ok(PoolDone::Created { volume })) => {
+                    coverage.cuts_taken += 1;
+                    cut.ceiling = model.last_version();
+                    (cut.is_sure, cut.number) = (true, Some(volume));
+                    self.cuts.push(cut);
+                    let opened = thin.open_volume(volume);
+                    let mut opened = opened.map_err(|e| Violation(e.to_string()))?;
+                    let bytes = opened.geometry().bytes.min(LOOK_BYTES);
+                    opened.submit(Io::new(1, Op::Read, 0, bytes));
+                    self.looks = Some((volume, opened));
+                }
+                (Task::Delete(_), Ok(_)) => coverage.cuts_deleted += 1,
+                // Disks that are away for long hold up everybody.
+                (Task::Take(_), Err(PoolError::NoRoom | PoolError::Undrained)) => {}
+                (Task::Delete(mut cut), Err(PoolError::NoRoom)) => {
+                    cut.is_sure = true;
+                    self.cuts.push(cut);
+                }
+                (_, result) => {
+                    return Err(Violation(format!("a change of the pool ended with {result:?}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The process is gone: of what was under way nobody knows.
+    pub fn run_ended(&mut self, model: &Model) {
+        if let Some((_, Task::Take(mut cut) | Task::Delete(mut cut))) = self.under_way.take() {
+            cut.ceiling = if cut.ceiling == 0 { model.last_version() } else { cut.ceiling };
+            cut.number = None;
+            self.cuts.push(cut);
+        }
+        self.looks = None;
+        // Numbers are looked up by whoever opens the pool next.
+        self.cuts.iter_mut().for_each(|cut| cut.number = None);
+    }
+
+    /// A pool was opened: which numbers they have there.
+    ///
+    /// # Errors
+    /// One that was told to be there is not.
+    pub fn find(&mut self, thin: &ThinPool) -> Result<(), Violation> {
+        let report = thin.report();
+        for cut in &mut self.cuts {
+            let found = report.volumes.iter().find(|volume| volume.name == cut.name);
+            cut.number = found.map(|volume| volume.volume);
+            if cut.is_sure && found.is_none() {
+                return Err(Violation(format!("snapshot {} was told to be there", cut.name)));
+            }
+        }
+        // What may have been there and is not never was, or is no more.
+        self.cuts.retain(|cut| cut.number.is_some());
+        Ok(())
+    }
+
+    /// Those that are there, by their numbers.
+    pub fn numbers(&self) -> Vec<u64> {
+        self.cuts.iter().filter_map(|cut| cut.number).collect()
+    }
+
+    /// That one holds what it has to.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn check(&self, number: u64, image: &[u8], model: &Model) -> Result<(), Violation> {
+        let cut = self.cuts.iter().find(|cut| cut.number == Some(number));
+        let Some(cut) = cut else { return Ok(()) };
+        if !image.starts_with(&cut.began) {
+            return Err(Violation(format!("snapshot {} has changed", cut.name)));
+        }
+        // What is written over one another is at the end.
+        let image = &image[..image.len() - WILD_SECTORS * SECTOR_BYTES];
+        model.check_cut(image, &cut.floors, cut.ceiling).map_err(|v| {
+            Violation(format!("snapshot {}, of versions up to {}: {}", cut.name, cut.ceiling, v.0))
+        })
+    }
+}

@@ -1,0 +1,229 @@
+//! What a seed makes of a world that is about composed volumes: servers with disks, a volume of them, hosts that may have it.
+
+use std::time::Duration;
+
+use thinwire_initiator::{InitiatorConfig, TargetName};
+use thinwire_link::rng::Rng;
+use thinwire_modules::meta::LABEL_AREA_BYTES;
+use thinwire_modules::mirror::MIRROR_DATA_START;
+use thinwire_modules::thin::METADATA_BYTES_LEAST;
+
+use super::at_rest::AtRest;
+use super::chaos::ChaosPlan;
+use super::cuts::Cuts;
+use super::{
+    Composed, ComposedDisk, ComposedVolume, DiskExport, VolumeHost, VolumeShape, VolumeUser,
+};
+use crate::client::Workload;
+use crate::export::Store;
+use crate::medium::{Device, MediumHandle};
+use crate::model::Model;
+use crate::swarm::{self, Ground, pick};
+use crate::world::{MS, SECOND, World};
+
+/// What a volume with sums has in front of its data, without the sums.
+const SUMS_BYTES: u64 = 2 << 20;
+const CHUNKS: [u64; 3] = [4 << 10, 16 << 10, 64 << 10];
+/// A multiple of the largest block, and few enough that they are written over one another.
+pub(super) const WILD_SECTORS: usize = 16;
+const THIN_BLOCKS: [u64; 3] = [4 << 10, 16 << 10, 64 << 10];
+
+/// Draws a volume: what it is made of, and how large each disk has to be for that.
+struct Shaper<'a> {
+    rng: &'a mut Rng,
+    sizes: Vec<u64>,
+}
+
+impl Shaper<'_> {
+    fn disk(&mut self, bytes: u64) -> VolumeShape {
+        self.sizes.push(bytes.next_multiple_of(4096));
+        VolumeShape::Disk(self.sizes.len() - 1)
+    }
+
+    fn mirror(&mut self, bytes: u64) -> VolumeShape {
+        let legs = pick(self.rng, &[2, 2, 2, 3]);
+        let each = MIRROR_DATA_START + bytes;
+        let mut parts: Vec<_> = (1..legs).map(|_| self.leg(each)).collect();
+        // A leg that is made of several comes back with the next opening only.
+        parts.push(match self.rng.below(6) {
+            0 => self.stripe(each, &mut |shaper, bytes| shaper.disk(bytes)),
+            _ => self.leg(each),
+        });
+        VolumeShape::over("mirror", &[], parts)
+    }
+
+    fn stripe(
+        &mut self,
+        bytes: u64,
+        part: &mut dyn FnMut(&mut Self, u64) -> VolumeShape,
+    ) -> VolumeShape {
+        let (chunk, has_labels) = (pick(self.rng, &CHUNKS), self.rng.chance(0.5));
+        let start = if has_labels { LABEL_AREA_BYTES } else { 0 };
+        let each = start + bytes.div_ceil(2).next_multiple_of(chunk);
+        let parts = vec![part(self, each), part(self, each)];
+        let shape = VolumeShape::over("stripe", &[("chunk", chunk)], parts);
+        if has_labels { shape.labelled() } else { shape }
+    }
+
+    fn linear(&mut self, bytes: u64) -> VolumeShape {
+        let first = (bytes / 3).next_multiple_of(4096);
+        let parts = vec![self.safe(first), self.safe(bytes - first)];
+        VolumeShape::over("linear", &[], parts)
+    }
+
+    fn crypt(&mut self, bytes: u64) -> VolumeShape {
+        let block = pick(self.rng, &[512, 4096]);
+        let part = self.safe(LABEL_AREA_BYTES + bytes);
+        VolumeShape::over("crypt", &[("block", block)], vec![part])
+    }
+
+    /// A disk whose blocks have sums, or one that is plain.
+    fn leg(&mut self, bytes: u64) -> VolumeShape {
+        if !self.rng.chance(0.15) {
+            return self.disk(bytes);
+        }
+        let part = self.disk(SUMS_BYTES + bytes + bytes / 256);
+        VolumeShape::over("integrity", &[], vec![part])
+    }
+
+    /// What stands most: mirrors, and what is made of them.
+    fn safe(&mut self, bytes: u64) -> VolumeShape {
+        match self.rng.below(8) {
+            0 => self.disk(bytes),
+            1 if self.sizes.len() < 3 => self.crypt(bytes),
+            3 => self.leg(bytes),
+            2 if self.sizes.len() < 3 => {
+                self.stripe(bytes, &mut |shaper, bytes| shaper.mirror(bytes))
+            }
+            _ => self.mirror(bytes),
+        }
+    }
+
+    fn thin(&mut self, bytes: u64, has_room: bool) -> VolumeShape {
+        let block = pick(self.rng, &THIN_BLOCKS);
+        let room = if has_room && self.rng.chance(0.6) { 4 * bytes } else { bytes + bytes / 2 };
+        let data = self.safe(LABEL_AREA_BYTES + room);
+        let metadata = match self.rng.chance(0.6) {
+            true => self.mirror(LABEL_AREA_BYTES + METADATA_BYTES_LEAST),
+            false => self.disk(LABEL_AREA_BYTES + METADATA_BYTES_LEAST),
+        };
+        VolumeShape::thin(block, data, metadata, bytes)
+    }
+}
+
+/// A world, what goes wrong in it, and how long.
+pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
+    let mut rng = Rng::new(seed ^ 0x766f_6c75_6d65_7321);
+    let rng = &mut rng;
+    let Ground { mut world, machines, faults, .. } = swarm::ground(rng, prints);
+    let duration_ns = rng.between(2 * SECOND, 12 * SECOND);
+    let has_own = rng.chance(0.3);
+    let hosts = if has_own { 1 } else { pick(rng, &[1, 1, 2]) };
+    let servers = pick(rng, &[1, 2, 2, 2, 3, 3, 4]) as usize;
+    for server in 0..servers {
+        machines.add_server(&mut world, format!("node{server}"), rng);
+    }
+    let bytes = pick(rng, &[64 << 10, 256 << 10, (1 << 20) + (16 << 10), 3 << 20]);
+    let has_cuts = rng.chance(0.7);
+    let mut shaper = Shaper { rng, sizes: Vec::new() };
+    let shape = match shaper.rng.below(8) {
+        0..3 => shaper.thin(bytes, has_cuts),
+        3 => shaper.crypt(bytes),
+        4 => shaper.linear(bytes),
+        5 => shaper.stripe(bytes, &mut |shaper, bytes| shaper.mirror(bytes)),
+        _ => shaper.mirror(bytes),
+    };
+    let sizes = shaper.sizes;
+    let is_thin = shape.top().is_some_and(|top| top.has_volumes());
+    let slow = rng.chance(0.3);
+    let first_server = rng.below(servers as u64) as usize;
+    let mut disks = Vec::new();
+    for (number, bytes) in sizes.into_iter().enumerate() {
+        let mut config = swarm::medium(bytes, rng).without_failures();
+        if !slow {
+            config.latency_ns = config.latency_ns.min((20_000, 200_000));
+            config.slow = 0.0;
+        }
+        let identity = [number as u8 + 1; 16];
+        let medium = MediumHandle::on(Device::new(), rng.bits(), identity, config);
+        let block_bytes = pick(rng, &[512, 512, 4096]);
+        let is_own = has_own && rng.chance(0.5);
+        let export = (!is_own).then(|| {
+            let server = (first_server + number) % servers;
+            let export = world.add_export(server, bytes, block_bytes, Store::File(medium.clone()));
+            world.exports[export].is_leaf = true;
+            let e = &world.exports[export];
+            let (node, name) = (world.servers[server].config.node.clone(), e.name.clone());
+            DiskExport { number: export, node, name }
+        });
+        disks.push(ComposedDisk { medium, block_bytes, export });
+    }
+    let media: Vec<_> = disks.iter().map(|disk| (disk.medium.clone(), disk.block_bytes)).collect();
+    let mut at_rest = AtRest::new(&media, rng.bits());
+    at_rest.make(&shape);
+    let shape_is_noisy = shape.has("crypt") && !is_thin;
+    if shape_is_noisy {
+        at_rest.clear(&shape);
+    }
+    // A disk is never given two writes of one place; attachments see to that, and a host's own are for users who do.
+    let is_all_remote = disks.iter().all(|disk| disk.export.is_some());
+    let wild_sectors = if is_all_remote { WILD_SECTORS } else { 0 };
+    let model = Model::new("composed", at_rest.bytes(&shape));
+    media.iter().for_each(|(medium, _)| medium.power_failure());
+    let volume = ComposedVolume {
+        shape,
+        disks,
+        model,
+        cuts: Cuts::default(),
+        may_fill: is_thin && has_cuts,
+        may_fail: false,
+        old_leg: None,
+        known: None,
+    };
+    let mut composed = Composed { volume, hosts: Vec::new(), ended: Vec::new(), upheavals: 0 };
+    for number in 0..hosts {
+        let budget = rng.between(100, 1500);
+        let drawn = swarm::workload(rng, budget, duration_ns);
+        // What is discarded of an encrypted volume reads as noise.
+        let discards = if shape_is_noisy { 0 } else { drawn.discards };
+        let mut workload = Workload { hot: 0.7, discards, ..drawn };
+        if rng.chance(0.3) {
+            // In bursts, between which the bits of mirrors are cleared.
+            (workload.pauses, workload.pause_ns_max) = (0.03, 3 * SECOND);
+            workload.flushes = workload.flushes.min(1);
+        }
+        let user = VolumeUser::new(workload, wild_sectors, rng.bits());
+        let mut config = InitiatorConfig::new(TargetName::Node(String::new()), "");
+        config.insecure = true;
+        config.losses_are_heard = true;
+        swarm::initiator(&mut config, machines.counters_high, rng);
+        config.wait = true;
+        config.initiator = [number as u8 + 0x31; 16];
+        config.name = format!("host{number}");
+        let stations = world.stations(machines.links, machines.station);
+        let mut host = VolumeHost::new(config.name.clone(), stations, config, user);
+        host.faults = machines.wrapped;
+        host.machine.burst = machines.burst;
+        // Longer than the slowest wire takes for what is copied at a time, or the slowest disk for anything.
+        let quick = if world.lag_ns <= 50_000 && !slow { 400 } else { 2000 };
+        host.settings.leg_timeout = Duration::from_millis(pick(rng, &[quick, quick, 2000, 5000]));
+        host.settings.label_timeout = host.settings.leg_timeout;
+        host.patience_ns = pick(rng, &[300 * MS, SECOND, 6 * SECOND]);
+        composed.hosts.push(host);
+    }
+    world.composed = Some(composed);
+    // One leg of a mirror may be put back as it was long ago.
+    let composed = world.composed.as_mut().expect("just put there");
+    let mut legs = Vec::new();
+    composed.volume.shape.walk(&mut |shape| {
+        if shape.top().is_some_and(|top| top.is_mirror())
+            && let Some(VolumeShape::Disk(disk)) = shape.parts().first()
+        {
+            legs.push(*disk);
+        }
+    });
+    legs.retain(|leg| composed.volume.disks[*leg].export.is_some());
+    composed.volume.old_leg = legs.first().map(|leg| (*leg, None));
+    let plan = ChaosPlan::draw(duration_ns, faults, is_thin && has_cuts, rng);
+    (world, plan)
+}

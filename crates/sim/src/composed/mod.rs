@@ -1,0 +1,270 @@
+//! Volumes composed of disks, of all modules, with labels: made, opened, used, lost and found again, by hosts that have disks of
+//! their own or stand on exports of servers, one host at a time.
+//!
+//! * `shape.rs`: what a volume is made of; `draw.rs`: what a seed makes of it
+//! * `at_rest.rs`: volumes made and looked at while nothing goes wrong
+//! * `growing.rs`: from disks to the volume on top of them, as whoever opens one does it
+//! * `disks.rs`: the disks as a host has them; `returning.rs`: legs of mirrors that come back
+//! * `host.rs`: a machine that composes one; `user.rs`: what is done with it, and how answers are judged; `cuts.rs`: snapshots
+//! * `chaos.rs`: what goes wrong; `course.rs`: the course of a run, and its verdict
+
+mod at_rest;
+mod chaos;
+mod course;
+mod cuts;
+mod disks;
+mod draw;
+mod growing;
+mod host;
+mod returning;
+mod shape;
+mod user;
+
+use thinwire_volume::Identity;
+
+use self::cuts::Cuts;
+use self::host::{HostScene, end_in_order};
+use crate::medium::MediumHandle;
+use crate::model::{ContentLife, Model, Violation};
+use crate::server::Crash;
+use crate::world::World;
+
+pub use self::course::run_volumes;
+pub use self::disks::{ComposedDisk, DiskExport};
+pub use self::host::VolumeHost;
+pub use self::shape::{VolumeOver, VolumeShape};
+pub use self::user::VolumeUser;
+
+/// A volume that hosts compose, and what is known of it.
+pub struct ComposedVolume {
+    /// What it is made of.
+    pub shape: VolumeShape,
+    /// Its disks, by their numbers.
+    pub disks: Vec<ComposedDisk>,
+    /// What it may hold.
+    pub model: Model,
+    /// Its snapshots.
+    pub cuts: Cuts,
+    /// There may be no room for a write.
+    pub may_fill: bool,
+    /// Some disk fails what no module above makes good.
+    pub may_fail: bool,
+    /// A leg of a mirror that somebody may put back as it was at an earlier moment, with the content of that.
+    pub old_leg: Option<(usize, Option<Vec<u8>>)>,
+    /// What it was when it was opened first, and how large.
+    pub known: Option<(Identity, u64)>,
+}
+
+impl ComposedVolume {
+    /// Several hosts may have it, one after the other.
+    pub fn may_be_shared(&self) -> bool {
+        self.disks.iter().all(|disk| disk.export.is_some())
+    }
+
+    /// Disks of the host.
+    pub fn own_media(&self) -> impl Iterator<Item = &MediumHandle> {
+        self.disks.iter().filter(|disk| disk.export.is_none()).map(|disk| &disk.medium)
+    }
+}
+
+/// How a run of a host ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostEnd {
+    /// In order.
+    Closed,
+    /// Another has its disks.
+    Fenced,
+    /// It was not given a disk, or not all of them in time.
+    Refused(String),
+    /// Something that cannot be done without was not there.
+    Absent(String),
+    /// It was killed in the middle of a turn, at a moment that somebody waited for.
+    Killed(Ambush),
+}
+
+/// A moment at which a host is to die: nothing of that turn reaches anybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AmbushAt {
+    /// Something that changes something, or a flush, was completed for its user.
+    Answer,
+    /// The same, behind the drop of a leg.
+    AnswerBehindDrop,
+    /// A leg is in sync that was not.
+    InSync,
+    /// So many turns after something that changes something was submitted.
+    Write(u32),
+    /// So many turns after it began to open the volume.
+    Opening(u32),
+    /// It has ended in order.
+    End,
+}
+
+/// Who waits for such a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ambush {
+    /// The moment that is waited for.
+    pub at: AmbushAt,
+    /// Whose power fails at that moment, too: of servers, bit by bit.
+    pub servers: u64,
+    /// The host's own power fails, too.
+    pub power: bool,
+}
+
+/// What is composed in a world.
+pub struct Composed {
+    /// The volume.
+    pub volume: ComposedVolume,
+    /// Those that may have it.
+    pub hosts: Vec<VolumeHost>,
+    /// Runs that ended since the last look, with how.
+    pub ended: Vec<(usize, HostEnd)>,
+    /// Moments at which a host lost what it kept.
+    upheavals: u64,
+}
+
+impl World {
+    /// What may have become of the disks of the composed volume.
+    fn life_of_composed(&self) -> ContentLife {
+        let Some(composed) = &self.composed else { return ContentLife::default() };
+        let mut life = ContentLife { upheavals: composed.upheavals, losses: 0, in_doubt: false };
+        let mut add = |of: ContentLife| {
+            life.upheavals += of.upheavals;
+            life.losses += of.losses;
+            life.in_doubt |= of.in_doubt;
+        };
+        for disk in &composed.volume.disks {
+            match &disk.export {
+                Some(export) => add(self.exports[export.number].life()),
+                None => {
+                    let (losses, in_doubt) = disk.medium.losses();
+                    add(ContentLife { upheavals: disk.medium.upheavals(), losses, in_doubt });
+                }
+            }
+        }
+        life
+    }
+
+    /// Starts a run of a host, once its disks are free. False if that is not yet.
+    pub fn start_host(&mut self, host: usize, take_over: bool) -> bool {
+        let Some(composed) = &mut self.composed else { return false };
+        let Composed { volume, hosts, .. } = composed;
+        let h = &mut hosts[host];
+        if h.process.is_some() {
+            return true;
+        }
+        if volume.own_media().any(|medium| medium.locked_until() > self.now) {
+            return false;
+        }
+        self.runs += 1;
+        let seed = self.rng.bits();
+        h.take_over = take_over;
+        self.coverage.take_overs += u64::from(take_over);
+        self.trace.note(self.now, &h.name, "starts run", u64::from(self.runs));
+        h.start((self.now, self.runs, seed), volume, &self.net, &self.clock);
+        true
+    }
+
+    /// A leg is put back as it was when this was called before, if nobody has it; or what it is now is kept for that.
+    pub fn put_back_leg(&mut self) {
+        let now = self.now;
+        let Some(composed) = &mut self.composed else { return };
+        let ComposedVolume { disks, old_leg, .. } = &mut composed.volume;
+        let Some((leg, old)) = old_leg else { return };
+        let disk = &disks[*leg];
+        let server = disk.export.as_ref().map(|export| self.exports[export.number].server);
+        let is_free = composed.hosts.iter().all(|host| host.process.is_none())
+            && server.is_none_or(|server| !self.servers[server].runs())
+            && disk.medium.locked_until() <= now;
+        if !is_free {
+            return;
+        }
+        match old {
+            None => *old = Some(disk.medium.durable()),
+            Some(old) => {
+                self.trace.note(now, "somebody", "puts back leg", *leg as u64);
+                self.coverage.legs_put_back += 1;
+                disk.medium.write_durably(0, old.clone());
+            }
+        }
+    }
+
+    /// Ends a host's process at once; with its power what its own disks have not flushed.
+    pub fn crash_host(&mut self, host: usize, how: Crash) {
+        let Some(composed) = &mut self.composed else { return };
+        let Composed { volume, hosts, upheavals, .. } = composed;
+        let h = &mut hosts[host];
+        if h.process.is_none() {
+            return;
+        }
+        self.trace.note(self.now, &h.name, "crashes", how as u64);
+        self.coverage.host_crashes += 1;
+        h.crash(volume, &mut self.coverage);
+        *upheavals += 1;
+        volume.own_media().for_each(|medium| match how {
+            Crash::Kill => medium.kill(),
+            Crash::Power => medium.power_failure(),
+        });
+    }
+
+    /// Has hosts do what they have to do.
+    pub(crate) fn turn_hosts(&mut self) -> Result<(), Violation> {
+        let life = self.life_of_composed();
+        let Some(mut composed) = self.composed.take() else { return Ok(()) };
+        let turned = self.turn_each(&mut composed, life);
+        self.composed = Some(composed);
+        turned
+    }
+
+    fn turn_each(&mut self, composed: &mut Composed, life: ContentLife) -> Result<(), Violation> {
+        composed.volume.model.note_losses(life);
+        for at in 0..composed.hosts.len() {
+            let Composed { volume, hosts, ended, .. } = composed;
+            let is_contested = hosts.len() > 1;
+            let host = &mut hosts[at];
+            if host.process.is_none() {
+                continue;
+            }
+            let is_ready = host.is_ready(volume.own_media());
+            let (now, lag) = (self.now, self.lag_ns);
+            if !host.machine.wakes(now, &self.net, is_ready, &mut self.rng, lag) {
+                continue;
+            }
+            let (trace, name) = (&mut self.trace, host.name.clone());
+            let mut note = |what: &str, value: u64| trace.note(now, &name, what, value);
+            let coverage = &mut self.coverage;
+            let scene = HostScene { now, volume, life, is_contested, coverage };
+            let Some(end) = host.turn(scene, &mut note)? else { continue };
+            note(&format!("ends: {end:?}"), 0);
+            let coverage = &mut self.coverage;
+            match end {
+                HostEnd::Closed => {
+                    let mut scene = HostScene { now, volume, life, is_contested, coverage };
+                    end_in_order(host, &mut scene);
+                }
+                _ => {
+                    coverage.hosts_fenced += u64::from(end == HostEnd::Fenced);
+                    host.crash(volume, coverage);
+                }
+            }
+            // What it had asked its own disks for still lands.
+            volume.own_media().for_each(MediumHandle::kill);
+            let ambush = match end {
+                HostEnd::Killed(ambush) => Some(ambush),
+                HostEnd::Closed => host.ambush.take_if(|ambush| ambush.at == AmbushAt::End),
+                _ => None,
+            };
+            if let Some(ambush) = ambush {
+                self.coverage.ambushes += 1;
+                if ambush.power {
+                    volume.own_media().for_each(MediumHandle::forget_turn);
+                    volume.own_media().for_each(MediumHandle::power_failure);
+                }
+                for server in (0..self.servers.len()).filter(|at| ambush.servers >> at & 1 == 1) {
+                    self.crash_server(server, Crash::Power);
+                }
+            }
+            ended.push((at, end));
+        }
+        Ok(())
+    }
+}

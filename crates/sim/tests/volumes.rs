@@ -1,0 +1,95 @@
+//! Worlds with a volume that hosts compose of disks: their seeds repeat, and planted faults are found. Those that need a rarer moment are
+//! found by the rooms of mirrors and pools, which try all moments.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use thinwire_modules::mirror::MirrorCanary;
+use thinwire_modules::thin::PoolCanary;
+use thinwire_sim::{Canary, Story, run_story};
+
+#[test]
+fn a_seed_repeats_exactly() {
+    for seed in 0..12 {
+        let run = || run_story(seed, Story::Volumes, Canary::None, false);
+        let first = run().unwrap_or_else(|v| panic!("{seed}: {}", v.0));
+        assert_eq!(first, run().unwrap(), "seed {seed}");
+    }
+}
+
+/// A planted fault is found within so many seeds.
+#[track_caller]
+fn found(canary: Canary, most: u64) {
+    let passes = |seed: u64, canary| {
+        let run = || run_story(seed, Story::Volumes, canary, false);
+        matches!(catch_unwind(AssertUnwindSafe(run)), Ok(Ok(_)))
+    };
+    let at = (0..most).find(|&seed| !passes(seed, canary));
+    let Some(seed) = at else { panic!("{canary:?}: not found within {most} seeds") };
+    assert!(passes(seed, Canary::None), "seed {seed} fails without it, too");
+    println!("{canary:?} is found by seed {seed}");
+}
+
+#[test]
+fn canary_that_completes_after_one_leg_is_found() {
+    found(Canary::Mirror(MirrorCanary::OneLegCompletes), 300);
+}
+
+#[test]
+fn canary_that_tells_of_a_write_beside_it_is_found() {
+    found(Canary::Mirror(MirrorCanary::IntentAfterData), 300);
+}
+
+#[test]
+fn canary_that_clears_early_is_found() {
+    found(Canary::Mirror(MirrorCanary::EarlyClear), 1000);
+}
+
+#[test]
+fn canary_that_closes_without_a_flush_is_found() {
+    found(Canary::Mirror(MirrorCanary::CloseWithoutFlush), 300);
+}
+
+#[test]
+fn canary_whose_clear_overtakes_a_set_is_found() {
+    found(Canary::Mirror(MirrorCanary::ClearOvertakesSet), 300);
+}
+
+#[test]
+fn canary_that_copies_over_writes_is_found() {
+    found(Canary::Mirror(MirrorCanary::NoRangeLock), 100);
+}
+
+#[test]
+fn canary_that_reads_any_leg_behind_a_crash_is_found() {
+    found(Canary::Mirror(MirrorCanary::TwoTruths), 300);
+}
+
+#[test]
+fn canary_that_copies_to_what_has_its_old_name_is_found() {
+    found(Canary::Mirror(MirrorCanary::MarkWithoutName), 600);
+}
+
+#[test]
+fn canary_that_calls_a_write_durable_whose_map_is_not_is_found() {
+    found(Canary::Pool(PoolCanary::FuaWithoutMap), 150);
+}
+
+#[test]
+fn canary_that_flushes_without_a_commit_is_found() {
+    found(Canary::Pool(PoolCanary::FlushWithoutCommit), 100);
+}
+
+#[test]
+fn canary_that_leaves_half_a_new_block_is_found() {
+    found(Canary::Pool(PoolCanary::HalfANewBlock), 100);
+}
+
+#[test]
+fn canary_that_writes_over_what_a_snapshot_has_is_found() {
+    found(Canary::Pool(PoolCanary::SharedInPlace), 100);
+}
+
+#[test]
+fn canary_that_gives_back_what_others_have_is_found() {
+    found(Canary::Pool(PoolCanary::DeletesShared), 100);
+}
