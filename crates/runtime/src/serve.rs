@@ -407,18 +407,22 @@ impl TargetShard {
             let name = links.name(at).to_string();
             LinkReport { name, addr: links.local(at), stats: links.stats(at) }
         };
-        let leaf = |(export, leaf): &(String, OpenedLeaf)| LeafReport {
-            export: export.clone(),
-            uri: leaf.uri.clone(),
-            member: leaf.member,
-            links: leaf.links.iter().map(|&at| shard.links().name(at).to_string()).collect(),
-            report: shard.get(leaf.initiator).report(now),
+        let leaf = |(export, leaf): &(String, OpenedLeaf)| {
+            // One that was let go of a moment ago is not there.
+            let report = shard.find(leaf.initiator)?.report(now);
+            Some(LeafReport {
+                export: export.clone(),
+                uri: leaf.uri.clone(),
+                member: leaf.member,
+                links: leaf.links.iter().map(|&at| shard.links().name(at).to_string()).collect(),
+                report,
+            })
         };
         ShardReport {
             index: self.index,
             now,
             exports: target.exports(),
-            leaves: self.leaves.iter().map(leaf).collect(),
+            leaves: self.leaves.iter().filter_map(leaf).collect(),
             direct: self.exports.iter().filter_map(|e| Some((e.name.clone(), e.direct?))).collect(),
             leaving: target.leaving().map(str::to_owned).collect(),
             sessions: target.first_sessions(SESSIONS_TOLD_MAX),
@@ -479,6 +483,8 @@ impl TargetShard {
     /// Exports go, those come that were prepared, and others have other weights: how many sessions that ended.
     fn exchange(&mut self, change: ExportChange) -> usize {
         let mut ended = 0;
+        // Nobody tends what these stand on any more, so nobody would say when it goes.
+        self.leaves.retain(|(name, _)| !change.removed.contains(name));
         let ours = |shown: &mut Shown| change.removed.contains(&shown.name);
         let leaving: Vec<Shown> = self.exports.extract_if(.., ours).collect();
         for shown in &leaving {

@@ -90,6 +90,11 @@ impl Shard {
         self.node.get(id).expect("the part is there")
     }
 
+    /// A part, if it has not been removed.
+    pub fn find<P: Part>(&self, id: PartId<P>) -> Option<&P> {
+        self.node.get(id)
+    }
+
     /// A part, to do something with between two turns.
     ///
     /// # Panics

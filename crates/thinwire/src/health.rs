@@ -85,10 +85,27 @@ pub fn leaf(
 }
 
 /// How a volume is that is made of these: as the one which is worst off, with the paths of all.
-pub fn together(mut leaves: impl Iterator<Item = VolumeHealth>) -> VolumeHealth {
-    let mut all = leaves.next().unwrap_or_else(VolumeHealth::local);
-    let mut batches = u32::from(all.batch.is_some());
-    for other in leaves {
+pub fn together(leaves: impl Iterator<Item = VolumeHealth>) -> VolumeHealth {
+    let mut together = Together::default();
+    leaves.for_each(|leaf| together.add(leaf));
+    together.into_health()
+}
+
+/// The same, one after the other. Takes nothing from the allocator for what is local.
+#[derive(Default)]
+pub struct Together {
+    all: Option<VolumeHealth>,
+    batches: u32,
+}
+
+impl Together {
+    /// One more is below the volume.
+    pub fn add(&mut self, other: VolumeHealth) {
+        self.batches += u32::from(other.batch.is_some());
+        let Some(all) = &mut self.all else {
+            self.all = Some(other);
+            return;
+        };
         if severity(other.state) > severity(all.state) {
             (all.state, all.timer, all.detail) = (other.state, other.timer, other.detail);
         }
@@ -102,12 +119,16 @@ pub fn together(mut leaves: impl Iterator<Item = VolumeHealth>) -> VolumeHealth 
             (Some(all), Some(other)) => Some(all.with(&other)),
             (all, other) => all.or(other),
         };
-        batches += u32::from(other.batch.is_some());
-        all.batch = all.batch.or(other.batch);
+        all.batch = all.batch.take().or(other.batch);
     }
-    // One level says nothing of several sessions.
-    all.batch = all.batch.filter(|_| batches == 1);
-    all
+
+    /// How the volume is.
+    pub fn into_health(self) -> VolumeHealth {
+        let mut all = self.all.unwrap_or_else(VolumeHealth::local);
+        // One level says nothing of several sessions.
+        all.batch = all.batch.filter(|_| self.batches == 1);
+        all
+    }
 }
 
 /// The worse, the more.

@@ -118,8 +118,9 @@ pub fn assemble_whole(
             tracing::warn!("{}: one copy of its label {fault}; the other is used", specs[place]);
             if PoolHead::is_at_rest(&found.label) == Some(false) {
                 tracing::warn!(
-                    "{}: the pool has not ended in order, so that may have been the newest state of its volumes: what was flushed last may be missing. \
-                     Check the file systems on them",
+                    "{}: the pool has not ended in order, so that may have been the newest state of its volumes: what was flushed last may be missing, and \
+                     what was given back or written since then may read as what another volume has written, in snapshots, too. Check the \
+                     file systems on them, and do not go by snapshots that were deleted and are back",
                     specs[place]
                 );
             }

@@ -28,7 +28,6 @@ use self::top::Top;
 use self::tree::Leaf;
 use crate::attachment::shown::Shown;
 use crate::error::{Failure, Outcome};
-use crate::health;
 use crate::host::Host;
 use crate::mirrored::LEG_TIMEOUT;
 use crate::network::is_readable;
@@ -223,7 +222,7 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
     /// That of the leaf which is worst off, with the paths of all.
     fn health(&self) -> VolumeHealth {
         let bottom = &self.below.bottom;
-        let mut all = health::together(bottom.healths().into_iter());
+        let mut all = bottom.health();
         let statuses = bottom.statuses();
         if bottom.count() > 1 || statuses.len() > 1 {
             all.leaves = statuses;

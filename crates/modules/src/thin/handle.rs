@@ -233,7 +233,12 @@ impl Volume for ThinVolume {
 
     fn is_at_rest(&self) -> bool {
         let core = &mut *self.core.borrow_mut();
-        let is_quiet = core.slots.get_mut(self.slot).outstanding == 0;
+        let slot = core.slots.get_mut(self.slot);
+        let (is_quiet, this) = (slot.outstanding == 0 && slot.jobs == 0, self.slot);
+        // What the pool does is the business of those who stay, if any do.
+        if core.slots.iter_mut().any(|(other, slot)| other != this && !slot.is_closed) {
+            return is_quiet;
+        }
         is_quiet
             && !core.commits.is_under_way()
             && core.data.is_at_rest()
@@ -246,7 +251,8 @@ impl Volume for ThinVolume {
         let slot = core.slots.get_mut(self.slot);
         slot.winds_up = true;
         let volume = slot.volume;
-        if core.slots.iter_mut().all(|(_, slot)| slot.winds_up) {
+        // Of one that is closed nobody says so any more.
+        if core.slots.iter_mut().all(|(_, slot)| slot.winds_up || slot.is_closed) {
             return core.wind_up();
         }
         if core.is_changed(volume) && !core.commits.is_under_way() {

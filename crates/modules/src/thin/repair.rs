@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use thinwire_volume::ErrorKind;
+
 use super::check::PoolFinding;
 use super::ops::PoolError;
 use super::{Core, ThinPool};
@@ -16,6 +18,8 @@ pub struct PoolRepair {
     forgets: bool,
     is_done: bool,
     done: u64,
+    /// The pool, while some of what is in use is still free by its count, and some of that was put right: a commit would take it.
+    half: Option<ThinPool>,
 }
 
 /// It is in use, and free by its count: whoever takes it destroys it.
@@ -39,7 +43,7 @@ impl PoolRepair {
             matches!(finding, PoolFinding::Trees(TreeFinding::Damaged { .. }))
         };
         let forgets = found.iter().any(is_damage);
-        PoolRepair { left: left.into(), forgets, is_done: false, done: 0 }
+        PoolRepair { left: left.into(), forgets, is_done: false, done: 0, half: None }
     }
 
     /// Whether that can be put right.
@@ -64,15 +68,27 @@ impl PoolRepair {
     /// Goes on by a step. False: poll the pool, and come again.
     ///
     /// # Errors
-    /// It cannot go on: what was done is done.
+    /// It cannot go on: what was done is done, unless some of what is in use is still free by its count; then nothing of it is kept.
     pub fn step(&mut self, pool: &ThinPool) -> Result<bool, PoolError> {
+        let stepped = self.step_once(pool);
+        let is_half = self.done > 0 && self.left.front().is_some_and(is_urgent);
+        self.half = is_half.then(|| pool.clone());
+        stepped
+    }
+
+    fn step_once(&mut self, pool: &ThinPool) -> Result<bool, PoolError> {
         let core = &mut *pool.0.borrow_mut();
+        let is_urgent = self.left.front().is_some_and(is_urgent);
         if let Some(stopped) = &core.commits.stopped {
             return Err(PoolError::Stopped { why: stopped.why.clone() });
         }
         match self.go_on(core) {
             Ok(()) => Ok(true),
             Err(TreeStop::Wait) => Ok(false),
+            Err(TreeStop::Commit) if is_urgent && self.done > 0 => {
+                let why = "more is counted as free that is in use than one change has room for";
+                Err(PoolError::Stopped { why: why.into() })
+            }
             Err(TreeStop::Commit) => {
                 core.commits.is_wanted = true;
                 core.settle();
@@ -118,5 +134,16 @@ impl PoolRepair {
         self.left.pop_front();
         self.done += 1;
         Ok(())
+    }
+}
+
+impl Drop for PoolRepair {
+    /// One that ends in the middle of what is urgent, or cannot go on there, leaves the pool as it was: the commit that would make the half
+    /// durable takes nodes by counts that are wrong.
+    fn drop(&mut self) {
+        if let Some(pool) = self.half.take() {
+            let why = "a repair has ended half way: nothing of it was kept".into();
+            pool.0.borrow_mut().stop(ErrorKind::Io, why);
+        }
     }
 }

@@ -11,6 +11,7 @@ use super::returning::{Returned, Returning};
 use super::tree::Leaf;
 use crate::control::LeafStatus;
 use crate::error::{Failure, Outcome};
+use crate::health::Together;
 use crate::host::Host;
 use crate::network::NetworkLeaf;
 use crate::open::{Ending, OnRecord, Unheard, VolumeHealth};
@@ -23,6 +24,8 @@ pub(super) struct Bottom {
     pub leaves: Vec<Leaf>,
     /// Each ends with the last who has it.
     pub pools: Vec<Rc<OpenPool>>,
+    /// How often what each of them stands on had changed when this was told last: several have a pool, and any of them has it go on.
+    pub seen: Vec<u64>,
     /// Volumes of pools that are not there, and why not: a mirror above goes without.
     pub lacking: Vec<(VolumeSpec, Failure)>,
 }
@@ -32,10 +35,10 @@ impl Bottom {
     #[inline]
     pub fn tend(&mut self) -> Returned {
         let mut tended = self.returning.tend(&mut self.leaves);
-        for pool in &self.pools {
-            let Returned { ports, has_changed } = pool.bottom().tend();
-            tended.ports.extend(ports);
-            tended.has_changed |= has_changed;
+        self.seen.resize(self.pools.len(), 0);
+        for (pool, seen) in self.pools.iter().zip(&mut self.seen) {
+            tended.ports.extend(pool.tend());
+            tended.has_changed |= std::mem::replace(seen, pool.changes()) != pool.changes();
         }
         tended
     }
@@ -72,14 +75,14 @@ impl Bottom {
     }
 
     /// How those are that the volume uses: nobody waits for a leg that its mirror has dropped.
-    pub fn healths(&self) -> Vec<VolumeHealth> {
-        let mut found = Vec::new();
+    pub fn health(&self) -> VolumeHealth {
+        let mut together = Together::default();
         self.each(&mut |leaf, is_coming| {
             if !is_coming {
-                found.push(leaf.health());
+                together.add(leaf.health());
             }
         });
-        found
+        together.into_health()
     }
 
     /// Of those that are reached over links.

@@ -10,6 +10,7 @@ use thinwire_volume::Volume;
 
 use super::bottom::Bottom;
 use super::grants::Notes;
+use super::returning::Returned;
 use super::tree::{Root, Tree};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::host::Host;
@@ -52,6 +53,8 @@ pub(super) struct OpenPool {
     volume: RefCell<Option<Box<dyn Volume>>>,
     bottom: RefCell<Bottom>,
     holders: RefCell<Vec<Holder>>,
+    /// How often other attachments came to be below it.
+    changes: Cell<u64>,
     /// Ports in it, by number.
     ports: Vec<usize>,
     /// What those who have let go of it have said of that.
@@ -167,6 +170,7 @@ impl Pools {
             holders: RefCell::new(holders.collect()),
             ports,
             ending: Cell::new(Ending::Unused),
+            changes: Cell::new(0),
         });
         self.open.borrow_mut().push(Rc::downgrade(&open));
         Ok(open)
@@ -192,6 +196,18 @@ impl OpenPool {
     /// What it stands on.
     pub fn bottom(&self) -> RefMut<'_, Bottom> {
         self.bottom.borrow_mut()
+    }
+
+    /// Goes on with what comes back below it: ports that are in it from now on, by number.
+    pub fn tend(&self) -> Vec<usize> {
+        let Returned { ports, has_changed } = self.bottom().tend();
+        self.changes.set(self.changes.get() + u64::from(has_changed));
+        ports
+    }
+
+    /// How often other attachments came to be below it.
+    pub fn changes(&self) -> u64 {
+        self.changes.get()
     }
 
     /// Ports in it, by number.

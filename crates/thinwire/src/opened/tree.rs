@@ -149,7 +149,7 @@ impl Tree {
         let mut grants = Grants::new(notes.clone());
         let returning = Returning::new(host, options, notes);
         let (leaves, pools, lacking) = (Vec::new(), Vec::new(), Vec::new());
-        let mut bottom = Bottom { leaves, returning, pools, lacking };
+        let mut bottom = Bottom { leaves, returning, pools, seen: Vec::new(), lacking };
         let mut ports = Vec::new();
         let stop = disk_options.stop.clone();
         let own = spec.over_pools();
@@ -168,7 +168,7 @@ impl Tree {
                     wish: options.wish,
                     pool: options.pool.as_ref(),
                 };
-                let Bottom { leaves, returning, pools, lacking } = &mut bottom;
+                let Bottom { leaves, returning, pools, lacking, .. } = &mut bottom;
                 let (opening, leaves, ports) = (&opening, &leaves[..], &mut ports);
                 let pools = (&pools[..], &lacking[..]);
                 Build { host, opening, leaves, pools, taken: 0, ports, returning }.volume(&own)

@@ -1,6 +1,7 @@
 //! `thinwire volume check FILE.toml#POOL`: all that a pool keeps of its volumes; with `--repair`, what is counted wrongly is counted anew.
 
 use serde::Serialize;
+use thinwire_modules::meta::tree::TreeFinding;
 use thinwire_modules::thin::{PoolCheck, PoolFinding, PoolRepair};
 
 use super::pool::{OpenPool, refuse_used, with_pool};
@@ -141,7 +142,19 @@ fn say(pool: &VolumeSpec, found: &[PoolFinding], repaired: u64, is_json: bool) -
 
 /// What a user can do about that; none if nothing is wrong.
 fn what_to_do(found: &[PoolFinding], is_repaired: bool) -> Option<String> {
-    let is_lost = |finding: &PoolFinding| !PoolRepair::can(finding);
+    let is_lost = |finding: &PoolFinding| {
+        matches!(
+            finding,
+            PoolFinding::Lost { .. } | PoolFinding::Trees(TreeFinding::Damaged { .. })
+        )
+    };
+    let is_other = |finding: &PoolFinding| !PoolRepair::can(finding) && !is_lost(finding);
+    if !found.iter().any(is_lost) && found.iter().any(is_other) {
+        return Some(
+            "Nothing is lost by what is named; what --repair does not put right stays as it is"
+                .into(),
+        );
+    }
     Some(match (found.is_empty(), found.iter().any(is_lost)) {
         (true, _) => return None,
         (false, false) if is_repaired => "Not all could be put right: run it once more".into(),
