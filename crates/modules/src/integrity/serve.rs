@@ -113,7 +113,9 @@ impl Integrity {
         for number in self.sums_of(id) {
             let (at, is_new) = self.sums.pin(number);
             if is_new {
-                let io = Io::new(0, Op::Read, SumLayout::sums_at(number), BLOCK);
+                let mut io = Io::new(0, Op::Read, SumLayout::sums_at(number), BLOCK);
+                // A part of it is changed, and the rest written as it was read.
+                io.flags.for_patch = true;
                 self.hand_down(io, Flight::Load(at));
             }
             let slot = self.sums.slot(at);

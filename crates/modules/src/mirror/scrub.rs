@@ -362,7 +362,8 @@ impl Scrub for Mirror {
         self.end_scrub();
         self.scrub.report = ScrubReport {
             module: NAME,
-            is_running: true,
+            // Who goes on from the end has nothing left to read.
+            is_running: position < bytes,
             position,
             bytes,
             ..ScrubReport::default()

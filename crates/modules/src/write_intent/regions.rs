@@ -339,7 +339,8 @@ impl Regions {
     /// Some region is to be watched from now on.
     pub fn watch(&mut self, region: u32) {
         (self.watched, self.is_spoiled) = (Some(region), false);
-        self.watchers = self.stale[region as usize];
+        // Whatever becomes stale there meanwhile, also where nothing was.
+        self.watchers = self.all();
     }
 
     /// What lies behind the region that was watched comes first.
