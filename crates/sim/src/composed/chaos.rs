@@ -172,7 +172,8 @@ impl VolumeChaos {
             world.freeze(SimHost::Composer(host), 0);
             let stations = world.stations_of(SimHost::Composer(host));
             stations.into_iter().for_each(|station| world.net.set_up(station, true));
-            if host > 0 {
+            // One that was killed while it waited may be on record for a leg for ever: whoever goes on alone takes over.
+            if hosts(world) > 1 {
                 world.crash_host(host, Crash::Kill);
             }
         }

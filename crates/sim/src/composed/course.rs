@@ -11,8 +11,8 @@ use crate::run::{Canary, RunReport};
 use crate::server::Crash;
 use crate::world::{SECOND, World};
 
-/// All is well again this long after nothing goes wrong any more: whoever has died may hold a leg for as long as its session lasts.
-const HEALED_NS: u64 = 300 * SECOND;
+/// All is well again this long after nothing goes wrong any more.
+const HEALED_NS: u64 = 120 * SECOND;
 /// What is open and lacks something is opened anew after so long.
 const REOPENED_NS: u64 = 30 * SECOND;
 /// Whoever was refused tries again after so long.
