@@ -35,11 +35,6 @@ fn canary_that_completes_after_one_leg_is_found() {
 }
 
 #[test]
-fn canary_that_tells_of_a_write_beside_it_is_found() {
-    found(Canary::Mirror(MirrorCanary::IntentAfterData), 300);
-}
-
-#[test]
 fn canary_that_clears_early_is_found() {
     found(Canary::Mirror(MirrorCanary::EarlyClear), 1000);
 }

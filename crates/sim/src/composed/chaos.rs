@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::FaultRates;
 
-use super::{Ambush, AmbushAt};
+use super::{Ambush, AmbushAt, VolumeHost};
 use crate::model::Violation;
 use crate::server::Crash;
 use crate::swarm::pick;
@@ -339,7 +339,9 @@ impl VolumeChaos {
                 let Some((leg, _)) = &composed.volume.old_leg else { return };
                 let Some(export) = &composed.volume.disks[*leg].export else { return };
                 // Who puts back the only leg that has all data has lost it.
-                if !composed.hosts.iter().any(|host| host.has_all_legs()) {
+                let writer = composed.volume.model.run();
+                let knows = |host: &VolumeHost| host.run == writer && host.has_all_legs();
+                if !composed.hosts.iter().any(knows) {
                     return;
                 }
                 let server = world.exports[export.number].server;
