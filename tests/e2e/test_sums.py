@@ -118,7 +118,8 @@ def without_a_mirror_the_block_is_named(lab):
     stray = [at for at in wrong_blocks(part, DATA + 12 * MIB, bytes(SIZE - 12 * MIB))]
     report = scrubbed(lab, f"{honest}#sums0", 1)
     check(report["bad"] == len(wrong) + len(stray) and report["repaired"] == 0, f"{report}: {len(wrong)}, {len(stray)}")
-    check(report["places"] == wrong[:16], f"{report['places']} are not {wrong[:16]}")
+    # Several are read at once: which of them are told is not certain.
+    check(len(report["places"]) == 16 and set(report["places"]) <= set(wrong), f"{report['places']} of {wrong}")
     told = refused(lab, "copy", f"{honest}#sums0", lab.path("out.img"), *run_dir(lab), says=": the block does not fit its sum").stderr
     # Several are read at once: any of them may be told first.
     named = re.search(rf"read of {BLOCK} bytes at (\d+): the block", told)
