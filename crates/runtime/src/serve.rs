@@ -1,5 +1,6 @@
 //! One shard of a target.
 
+mod asked;
 mod letting_go;
 
 use std::cell::{Ref, RefCell};
@@ -20,10 +21,7 @@ use thinwire_target::{
 
 use crate::clock::{entropy, entropy_bytes};
 use crate::disk::HeldRing;
-use crate::inquiry::{
-    Asked, Clerk, Errand, ExportChange, Inquiry, LeafReport, LinkReport, OpenExports,
-    SESSIONS_TOLD_MAX, ShardReport, TargetChange,
-};
+use crate::inquiry::{Clerk, Inquiry, LeafReport, LinkReport, SESSIONS_TOLD_MAX, ShardReport};
 use crate::shard::{Shard, SharedShard};
 use crate::shards::{Guest, Idle, Mail};
 use crate::wait::{Spin, WaitToken};
@@ -439,74 +437,6 @@ impl TargetShard {
             self.shard.borrow_mut().turn(Some(timeout))?;
         }
         Ok(())
-    }
-}
-
-impl Asked for TargetShard {
-    fn begin(&mut self, (words, tell): Errand) {
-        let Some(clerk) = &mut self.clerk else { return };
-        self.last_errand += 1;
-        self.errands.push((self.last_errand, tell));
-        clerk.begin(self.last_errand, &words);
-        self.tend_errands();
-    }
-
-    fn report(&self) -> ShardReport {
-        TargetShard::report(self)
-    }
-
-    fn prepare(&mut self, open: OpenExports) -> Result<(), String> {
-        self.abandon();
-        let pool = self.shard.borrow().pool().clone();
-        self.prepared = open(&pool)?;
-        Ok(())
-    }
-
-    fn abandon(&mut self) {
-        self.prepared.drain(..).for_each(OpenedExport::discard);
-    }
-
-    fn take(&mut self, change: TargetChange) -> usize {
-        let TargetChange { keys, limits, exports } = change;
-        let mut ended = 0;
-        if let Some(exports) = exports {
-            ended += self.exchange(exports);
-        }
-        let shard = &mut *self.shard.borrow_mut();
-        let target = shard.get_mut(self.target);
-        target.set_limits(limits);
-        ended + keys.map_or(0, |keys| target.set_keys(keys))
-    }
-}
-
-impl TargetShard {
-    /// Exports go, those come that were prepared, and others have other weights: how many sessions that ended.
-    fn exchange(&mut self, change: ExportChange) -> usize {
-        let mut ended = 0;
-        // Nobody tends what these stand on any more, so nobody would say when it goes.
-        self.leaves.retain(|(name, _)| !change.removed.contains(name));
-        let ours = |shown: &mut Shown| change.removed.contains(&shown.name);
-        let leaving: Vec<Shown> = self.exports.extract_if(.., ours).collect();
-        for shown in &leaving {
-            ended += self.with_target(|target| target.remove_export(&shown.name));
-        }
-        self.leaving.extend(leaving);
-        for export in std::mem::take(&mut self.prepared) {
-            let name = export.config.name.clone();
-            if let Err(error) = self.offer(export, None) {
-                // It has no more to do with descriptors than those that are there.
-                tracing::error!("export {name} is not served: {error}");
-            }
-        }
-        self.with_target(|target| {
-            for (name, weight) in &change.weights {
-                if target.has_export(name) {
-                    target.set_weight(name, *weight);
-                }
-            }
-            target.set_all_exports(&change.all);
-        });
-        ended
     }
 }
 
