@@ -203,6 +203,8 @@ pub struct Mirror {
     in_sync: u8,
     /// Those, and others that get what is written.
     active: u8,
+    /// Legs that had all data when a crash came: where a region was open they may have what the one that was chosen has not.
+    alike: u8,
     phase: Phase,
     record: Record,
     regions: Regions,

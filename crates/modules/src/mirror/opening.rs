@@ -189,6 +189,7 @@ impl Mirror {
             state,
             in_sync: current,
             active: current,
+            alike: 0,
             phase: Phase::Loading,
             record: Record::default(),
             regions,
@@ -242,7 +243,8 @@ impl Mirror {
     /// Some of the bitmaps of a leg was read, or not: then others know what it knew, or every bit counts as set.
     pub(super) fn finish_load(&mut self, id: u32, leg: usize, block: u32) {
         let Some(job) = self.jobs.remove(id.into()) else { return };
-        if job.ok == 0 {
+        // What does not fit its sum says nothing, as what is torn; the leg has all else.
+        if job.ok == 0 && job.bad == 0 {
             self.drop_if_spare(leg, false);
         }
         let mut bytes = vec![0; job.io.len as usize];
@@ -283,6 +285,7 @@ impl Mirror {
             return self.stop(ErrorKind::Io);
         }
         let others = current & !lowest(current & !behind);
+        self.alike = others & !behind;
         let mut is_unclean = false;
         for (region, byte) in (0..).zip(loaded) {
             let was_open = byte & current != 0;

@@ -56,7 +56,8 @@ pub(super) struct Resync {
     is_settling: bool,
     /// Regions were passed over that could not be read: they are tried again once all others are through, and settled.
     has_passed: bool,
-    retry_at: Time,
+    /// Nothing is begun before.
+    pub retry_at: Time,
 }
 
 impl Resync {
@@ -151,9 +152,13 @@ impl Mirror {
         match quickest(&self.legs, among, 1) {
             Some(leg) => {
                 let mut io = Io::new(0, Op::Read, offset, len);
-                // Another one may have better, as long as there is one.
-                io.flags.verified = !among.is_power_of_two();
+                // Only if nobody has better it is taken as it is, and that is looked at block by block.
+                io.flags.verified = self.canary != MirrorCanary::UnverifiedSource;
                 self.send_data(leg, id, io);
+            }
+            None if job.bad & self.in_sync != 0 && copy.is_resync => {
+                let targets = copy.targets;
+                self.look_for_copy(id, targets);
             }
             None => self.end_copy(id, false),
         }
@@ -191,10 +196,16 @@ impl Mirror {
         if self.canary != MirrorCanary::NoRangeLock {
             self.unlock(id);
         }
-        let Task::Copy(Copy { is_resync: true, .. }) = job.task else { return };
+        if let Task::Copy(Copy { is_resync: true, .. }) = job.task {
+            self.end_resync_copy(has_read);
+        }
+    }
+
+    /// A copy of the region that is being copied is over.
+    pub(super) fn end_resync_copy(&mut self, is_whole: bool) {
         if let Some(region) = &mut self.resync.current {
             region.copies -= 1;
-            region.has_failed |= !has_read;
+            region.has_failed |= !is_whole;
         }
     }
 

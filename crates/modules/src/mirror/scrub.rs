@@ -44,6 +44,10 @@ pub(super) struct Look {
     read: Option<u32>,
     /// Of a scrub; else somebody has met a block that does not fit.
     is_scrub: bool,
+    /// Of a resync that has met one: these legs get all of it.
+    targets: u8,
+    /// Some of it no leg has.
+    has_gap: bool,
     step: Step,
     /// What is being looked at: all of it, or a block.
     at: u64,
@@ -52,11 +56,29 @@ pub(super) struct Look {
     data: [SegList; super::LEGS_MAX],
     /// Legs that have no verified bytes of the block.
     lacking: u8,
+    /// Legs that are being written since they had something else.
+    mending: u8,
     /// What the user gets.
     answer: SegList,
 }
 
 impl Look {
+    fn new(offset: u64, len: u64) -> Self {
+        Look {
+            read: None,
+            is_scrub: false,
+            targets: 0,
+            has_gap: false,
+            step: Step::Ask,
+            at: offset,
+            len: len.min(BLOCK),
+            data: Default::default(),
+            lacking: 0,
+            mending: 0,
+            answer: SegList::new(),
+        }
+    }
+
     /// What is outstanding of it takes bytes of a leg that count.
     pub fn reads(&self) -> bool {
         self.step != Step::Mend
@@ -113,17 +135,21 @@ impl Mirror {
         let look = Look {
             read,
             is_scrub,
-            step: Step::Ask,
-            at: offset,
             len: if is_scrub { len } else { len.min(BLOCK) },
-            data: Default::default(),
-            lacking: 0,
-            answer: SegList::new(),
+            ..Look::new(offset, len)
         };
         let id = self.new_job(Task::Look(Box::new(look)), Io::new(0, Op::Read, offset, len));
         if self.locks.acquire(id, offset, offset + len, true) {
             self.ask_all(id);
         }
+    }
+
+    /// A copy, which holds its range, has met what does not fit: each block of it is looked for at all legs.
+    pub(super) fn look_for_copy(&mut self, id: u32, targets: u8) {
+        let Io { offset, len, .. } = self.jobs.get_mut(id).io;
+        let look = Look { targets, ..Look::new(offset, len) };
+        self.jobs.get_mut(id).task = Task::Look(Box::new(look));
+        self.ask_all(id);
     }
 
     /// Legs that have what lies there, as far as is known.
@@ -136,6 +162,18 @@ impl Mirror {
         self.in_sync & !touched.fold(0, |legs, region| legs | self.regions.stale(region))
     }
 
+    /// Others that do for what those cannot give: they are being copied to, and have got all of that by now, or never lacked it; or it was open
+    /// when a crash came, and what any leg has of it nobody has been promised another thing.
+    fn spares(&self, at: u64, len: u64) -> u8 {
+        if self.canary == MirrorCanary::UnverifiedSource {
+            return 0;
+        }
+        let touched = self.regions.of(at, len);
+        let lacks = |region| self.regions.stale(region) & !self.regions.copied(region);
+        let lacking = touched.fold(0, |legs, region| legs | lacks(region));
+        self.active & !self.holders(at, len) & (self.alike | !lacking)
+    }
+
     /// All legs are asked for what is looked at, whose range is held.
     pub(super) fn ask_all(&mut self, id: u32) {
         let Job { task: Task::Look(look), ok, failed, error, .. } = self.jobs.get_mut(id) else {
@@ -144,7 +182,7 @@ impl Mirror {
         (*ok, *failed, *error, look.step, look.lacking) = (0, 0, None, Step::Ask, 0);
         let (at, len) = (look.at, look.len);
         let verified = self.canary != MirrorCanary::UnverifiedSource;
-        let legs = self.holders(at, len);
+        let legs = self.holders(at, len) | self.spares(at, len);
         if legs == 0 {
             return self.ripe.push_back(id);
         }
@@ -161,11 +199,18 @@ impl Mirror {
 
     /// All legs have answered, or were written.
     pub(super) fn finish_look(&mut self, id: u32) {
-        let in_sync = self.in_sync;
+        let Task::Look(look) = &self.jobs.get_mut(id).task else { return };
+        let (at, len, read, step) = (look.at, look.len, look.read, look.step);
+        let active = self.active;
+        let (holders, spares) = (self.holders(at, len), self.spares(at, len));
+        let asked = if step == Step::Mend { active } else { holders | spares };
+        // Who reads may have asked for nothing else than what fits.
+        let must_fit = read.is_some_and(|read| self.jobs.get_mut(read).io.flags.verified);
         let Job { task: Task::Look(look), ok, failed, error, .. } = self.jobs.get_mut(id) else {
             return;
         };
-        let (good, bad, step) = (*ok & in_sync, *failed & in_sync, look.step);
+        let (good, bad) = (*ok & asked, *failed & asked);
+        let first_of = |legs: u8| lowest(if legs & holders != 0 { legs & holders } else { legs });
         match step {
             Step::Ask if bad != 0 && look.len > BLOCK => {
                 // Which block it is.
@@ -181,7 +226,10 @@ impl Mirror {
                     0 => self.judge_block(id, 0, 0),
                     _ => {
                         *error = first;
-                        self.send_look(id, lowest(bad), IoFlags::default());
+                        match must_fit && self.canary != MirrorCanary::UnverifiedSource {
+                            true => self.judge_block(id, 0, 0),
+                            false => self.send_look(id, first_of(bad), IoFlags::default()),
+                        }
                     }
                 }
             }
@@ -189,7 +237,7 @@ impl Mirror {
             Step::AskAnything if good == 0 => {
                 // The next one of them.
                 look.lacking &= !bad;
-                let next = lowest(look.lacking & in_sync);
+                let next = first_of(look.lacking & asked);
                 match next {
                     0 => self.judge_block(id, 0, 0),
                     _ => self.send_look(id, next, IoFlags::default()),
@@ -200,20 +248,24 @@ impl Mirror {
                     look.answer
                         .append(std::mem::take(&mut look.data[bits(good).next().unwrap_or(0)]));
                 }
-                let (at, is_scrub) = (look.at, look.is_scrub);
-                if is_scrub {
+                let targets = look.targets & active & !good;
+                if look.is_scrub {
                     self.scrub.report.unverified += 1;
                     self.scrub.report.add_place(at);
                 }
-                self.go_on_behind(id, BLOCK);
+                match (targets, bits(good).next()) {
+                    (1.., Some(source)) => self.mend_block(id, source, 0, targets),
+                    _ => self.go_on_behind(id, BLOCK),
+                }
             }
             Step::Mend => {
-                let (at, is_scrub) = (look.at, look.is_scrub);
+                let (mended, is_scrub) =
+                    (u64::from((good & look.mending).count_ones()), look.is_scrub);
                 bits(bad).for_each(|leg| self.drop_if_spare(leg, false));
-                if good != 0 {
-                    self.scrub.mended += u64::from(good.count_ones());
+                if mended != 0 {
+                    self.scrub.mended += mended;
                     if is_scrub {
-                        self.scrub.report.repaired += u64::from(good.count_ones());
+                        self.scrub.report.repaired += mended;
                     }
                     self.tell_of_block(at, true);
                 }
@@ -226,12 +278,15 @@ impl Mirror {
     fn judge_block(&mut self, id: u32, good: u8, bad: u8) {
         let may_write = !self.config.read_only;
         let guesses = self.canary == MirrorCanary::RepairsByGuess;
-        let Job { task: Task::Look(look), ok, failed, io, error, .. } = self.jobs.get_mut(id)
-        else {
+        let active = self.active;
+        let Task::Look(look) = &self.jobs.get_mut(id).task else { return };
+        let (at, len) = (look.at, look.len);
+        let holding = good & self.holders(at, len);
+        let Job { task: Task::Look(look), io, error, .. } = self.jobs.get_mut(id) else {
             return;
         };
-        let (at, len, is_scrub) = (look.at, look.len, look.is_scrub);
-        let Some(source) = bits(good).next() else {
+        let is_scrub = look.is_scrub;
+        let Some(source) = bits(holding).next().or(bits(good).next()) else {
             // No leg has it. Who reads it is told where it is.
             let lost = Io::new(io.token, Op::Read, at, len.min(BLOCK));
             let kind = error.map_or(ErrorKind::Io, |error| error.kind);
@@ -239,6 +294,7 @@ impl Mirror {
             *error = Some(lost.error(kind, module));
             let is_told = kind == ErrorKind::BadSum;
             let read = look.read;
+            look.has_gap = true;
             if is_scrub {
                 self.scrub.report.bad += 1;
                 self.scrub.report.add_place(at);
@@ -253,7 +309,7 @@ impl Mirror {
         };
         let mut differing = Vec::new();
         let one = look.data[source].to_vec();
-        for leg in bits(good & !(1 << source)) {
+        for leg in bits(holding & !(1 << source)) {
             let other = look.data[leg].to_vec();
             let blocks = one.chunks(BLOCK as usize).zip(other.chunks(BLOCK as usize));
             differing.extend((0..).zip(blocks).filter(|(_, (a, b))| a != b).map(|(nth, _)| nth));
@@ -263,16 +319,12 @@ impl Mirror {
         if look.read.is_some() {
             look.answer.append(look.data[source].clone());
         }
-        let data = look.data[source].clone();
         let (bad, differing) = match guesses && !differing.is_empty() {
-            true => (good & !(1 << source), Vec::new()),
+            true => (holding & !(1 << source), Vec::new()),
             false => (bad, differing),
         };
         let mends = bad != 0 && differing.is_empty() && may_write;
-        if mends {
-            look.step = Step::Mend;
-            (*ok, *failed) = (0, 0);
-        }
+        let targets = look.targets & active & !(1 << source);
         if is_scrub {
             let report = &mut self.scrub.report;
             report.checked_bytes += len;
@@ -283,10 +335,18 @@ impl Mirror {
                 report.add_place(at);
             }
         }
-        if !mends {
-            return self.go_on_behind(id, len);
+        match if mends { bad } else { 0 } | targets {
+            0 => self.go_on_behind(id, len),
+            _ => self.mend_block(id, source, if mends { bad } else { 0 }, targets),
         }
-        for leg in bits(bad) {
+    }
+
+    /// Writes what one leg has to those that had something else, and to those that get all of it.
+    fn mend_block(&mut self, id: u32, source: usize, mending: u8, targets: u8) {
+        let Job { task: Task::Look(look), ok, failed, .. } = self.jobs.get_mut(id) else { return };
+        (*ok, *failed, look.step, look.mending) = (0, 0, Step::Mend, mending);
+        let (at, len, data) = (look.at, look.len, look.data[source].clone());
+        for leg in bits(mending | targets) {
             let data = data.clone();
             self.send_data(leg, id, Io { data, ..Io::new(0, Op::Write, at, len) });
         }
@@ -308,6 +368,9 @@ impl Mirror {
         let Some(job) = self.jobs.remove(id.into()) else { return };
         self.unlock(id);
         let Task::Look(look) = job.task else { return };
+        if look.targets != 0 {
+            self.end_resync_copy(is_whole && !look.has_gap);
+        }
         if let Some(read) = look.read
             && let Some(of) = self.jobs.remove(read.into())
         {

@@ -106,9 +106,9 @@ impl Mirror {
     fn send_read(&mut self, id: u32, leg: usize) {
         let Io { op, flags, offset, len, .. } = self.jobs.get_mut(id).io;
         let mut flags = flags;
-        // Another leg may have better, as long as there is one.
+        // Another leg may have better, as long as there is one: also one that is being copied to.
         flags.verified |= op == Op::Read
-            && !self.in_sync.is_power_of_two()
+            && !self.active.is_power_of_two()
             && self.canary != MirrorCanary::UnverifiedSource;
         self.send_data(leg, id, Io { flags, ..Io::new(0, op, offset, len) });
     }

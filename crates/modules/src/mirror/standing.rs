@@ -22,6 +22,7 @@ impl Mirror {
             return bits(self.record.promoting).for_each(|leg| self.demote(leg));
         }
         self.regions.add_stale_where_open(bit);
+        self.alike &= !bit;
         self.forget_copies(leg);
         self.demote(leg);
     }
@@ -73,6 +74,7 @@ impl Mirror {
         }
         self.in_sync &= !bit;
         self.active &= !bit;
+        self.alike &= !bit;
         self.regions.forget_reader(leg);
         self.record.forget(leg);
         self.state.legs[leg] = match has_failed {

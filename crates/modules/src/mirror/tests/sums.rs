@@ -110,6 +110,12 @@ fn wind_up(volume: &mut dyn Volume) {
     panic!("it never ends");
 }
 
+/// Ends without a word: nobody hears of what the stores were still asked for.
+fn kill(mirror: Mirror, legs: &[SumLeg]) {
+    drop(mirror);
+    legs.iter().for_each(|leg| leg.store.clone().poll(&mut Vec::new()));
+}
+
 fn mirror_over(volumes: Vec<Box<dyn Volume>>) -> Mirror {
     let leg = |mut volume: Box<dyn Volume>| {
         let mut labels = Labels::new(LEG_LABEL_TOKEN, &Pool::new(0));
@@ -298,13 +304,13 @@ fn without_sums_differences_are_told_and_nothing_is_written() {
     assert_eq!((report.differing, has), (0, [5, 5]), "the planted fault copies");
 }
 
-/// A crash leaves a block unverified at one leg: what the other has is given, and written there; at both it is read as it is, and copied nowhere.
+/// A crash leaves a block unverified at the leg that is chosen, and may at the other.
 fn after_a_crash(at_both: bool, canary: MirrorCanary) -> (Mirror, [SumLeg; 2], u8) {
     let legs = legs();
     let mut before = mirror(&legs);
     write(&mut before, 5, 7);
-    // Killed while it is open; the disk has half of something that nobody heard of.
-    drop(before);
+    // While it is open; the disk has half of something that nobody heard of.
+    kill(before, &legs);
     legs[0].put(5, &[0x55; 4096]);
     if at_both {
         legs[1].put(5, &[0x66; 4096]);
@@ -338,4 +344,84 @@ fn what_is_not_verified_is_read_where_nobody_has_better() {
     let flags = IoFlags { verified: true, ..IoFlags::default() };
     let io = Io { flags, ..Io::new(1, Op::Read, 5 * BLOCK, BLOCK) };
     assert_eq!(finish(&mut mirror, &mut || {}, io).result, Ok(()));
+}
+
+#[test]
+fn what_the_chosen_leg_cannot_verify_comes_from_another_that_was_open_with_it() {
+    let (mut mirror, legs, stamp) = after_a_crash(false, MirrorCanary::None);
+    assert_eq!((stamp, legs[0].read(5)[0], legs[1].read(5)[0]), (7, 7, 7));
+    assert_eq!(mirror.report().mended, 1);
+    assert!(scrub(&mut mirror).is_clean());
+    let (_, legs, stamp) = after_a_crash(false, MirrorCanary::UnverifiedSource);
+    assert_eq!((stamp, legs[1].read(5)[0]), (0x55, 0x55), "the planted fault copies it");
+}
+
+/// Before its resync has come to it, too; and whoever reads it again reads the same.
+#[test]
+fn who_reads_it_before_it_is_copied_gets_that_too() {
+    let legs = legs();
+    let mut before = mirror(&legs);
+    (3..6).for_each(|block| write(&mut before, block, 7));
+    kill(before, &legs);
+    legs[0].put(4, &[0x55; 4096]);
+    // Of this one only the other leg can tell that it is not as it was.
+    legs[1].put(5, &[0x66; 4096]);
+    let mut mirror = mirror(&legs);
+    mirror.resync.retry_at = Time::NEVER;
+    for _ in 0..50 {
+        assert!(read(&mut mirror, 3, 3) == Ok(vec![7; 3 * 4096]));
+    }
+    assert_eq!(
+        (legs[0].read(4)[0], mirror.in_sync),
+        (7, 1),
+        "nothing is in sync yet but the chosen leg"
+    );
+}
+
+/// A leg that is copied to and has a region gives what the only leg in sync cannot.
+#[test]
+fn a_leg_that_is_copied_to_gives_what_it_has() {
+    let legs = legs();
+    let mut before = mirror(&legs);
+    write(&mut before, 5, 7);
+    write(&mut before, SMALL, 8);
+    // The first region is closed by now.
+    let mut now = before.now;
+    for _ in 0..50 {
+        now = now + Duration::from_millis(100);
+        before.turn(now);
+        before.poll(&mut Vec::new());
+        if now > Time::ZERO + Duration::from_secs(1) {
+            write(&mut before, SMALL, 8);
+        }
+    }
+    kill(before, &legs);
+    legs[0].spoil(5);
+    let mut mirror = mirror(&legs);
+    mirror.resync.retry_at = Time::NEVER;
+    assert!(read(&mut mirror, 5, 1) == Ok(vec![7; 4096]));
+    assert_eq!((legs[0].read(5)[0], mirror.in_sync), (7, 1));
+}
+
+/// Who has asked for what fits gets nothing else, also by way of what has asked in vain.
+#[test]
+fn what_nobody_has_verified_is_not_given_to_who_asks_for_that() {
+    let legs = legs();
+    let mut before = mirror(&legs);
+    write(&mut before, 5, 7);
+    kill(before, &legs);
+    legs.iter().for_each(|leg| leg.put(5, &[0x55; 4096]));
+    for (canary, fails) in [(MirrorCanary::None, true), (MirrorCanary::UnverifiedSource, false)] {
+        let mut mirror = mirror(&legs);
+        (mirror.canary, mirror.resync.retry_at) = (canary, Time::NEVER);
+        let flags = IoFlags { verified: true, ..IoFlags::default() };
+        let io = Io { flags, ..Io::new(1, Op::Read, 5 * BLOCK, BLOCK) };
+        let end = finish(&mut mirror, &mut || {}, io);
+        match fails {
+            true => assert_eq!(end.result.unwrap_err().kind, ErrorKind::BadSum),
+            false => assert_eq!(end.result, Ok(())),
+        }
+        assert_eq!(read(&mut mirror, 5, 1), Ok(vec![0x55; 4096]));
+        kill(mirror, &legs);
+    }
 }
