@@ -16,6 +16,15 @@ const SETTLE_EACH: usize = 64;
 /// What could not be read is tried again after this.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
+/// What became of something that was not flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// It is not there any more, as whoever reads sees.
+    Lost,
+    /// A flush has failed: it may be read for as long as the power stays, and no later flush writes it.
+    Unflushed,
+}
+
 /// A region that is being read.
 struct Region {
     number: u32,
@@ -26,6 +35,8 @@ struct Region {
     again: Vec<(u64, u64)>,
     reads: u32,
     is_of_scrub: bool,
+    /// What is read of it is written again.
+    rewrites: bool,
     /// Somebody begins anew: it does not count.
     is_void: bool,
     /// Some of it could not be told to be good: it stays as it is.
@@ -41,6 +52,8 @@ pub(super) struct Check {
     /// Regions of which all blocks fit, and that are not flushed.
     good: Vec<u32>,
     is_settling: bool,
+    /// Regions that hold what a flush has failed to cover.
+    unflushed: Vec<u32>,
     retry_at: Time,
     /// Blocks of regions that were open at a crash, which nobody was told of yet.
     unverified: u64,
@@ -96,6 +109,7 @@ impl Integrity {
             again: Vec::new(),
             reads: 0,
             is_of_scrub,
+            rewrites: self.check.unflushed.contains(&number) && !self.config.read_only,
             is_void: false,
             is_doubtful: false,
         });
@@ -165,9 +179,16 @@ impl Integrity {
             if region.is_of_scrub && !region.is_void {
                 self.check.report.checked_bytes += len;
             }
-            if older && !self.config.read_only {
+            // What is in memory may be what a loss has taken from the part: it is written before anybody relies on it.
+            let is_in_doubt = self.regions.stale(region.number) != 0;
+            let stores = older || is_in_doubt && self.canary != IntegrityCanary::TrustsMemory;
+            if stores && !self.config.read_only {
+                let rewrites = region.rewrites && self.canary != IntegrityCanary::TrustsMemory;
                 self.check.current = Some(region);
-                return self.store_sums(id);
+                self.store_sums(id);
+                return if rewrites {
+                    self.rewrite(id, data)
+                };
             }
         }
         region.reads -= 1;
@@ -209,6 +230,9 @@ impl Integrity {
             return true;
         }
         let number = region.number;
+        if region.rewrites && !region.is_doubtful && !self.regions.is_spoiled() {
+            self.check.unflushed.retain(|unflushed| *unflushed != number);
+        }
         if self.regions.stale(number) != 0 && !self.config.read_only {
             if !region.is_doubtful && !self.regions.is_spoiled() {
                 self.regions.set_copied(number, 1);
@@ -230,6 +254,9 @@ impl Integrity {
     pub(super) fn finish_settle(&mut self, id: u32) {
         let Some(job) = self.jobs.remove(id.into()) else { return };
         self.check.is_settling = false;
+        if job.error.is_some() {
+            self.doubt_what_is_open(Gone::Unflushed);
+        }
         let mut good = std::mem::take(&mut self.check.good);
         for region in good.drain(..) {
             // Unless it has come into doubt again.
@@ -243,6 +270,37 @@ impl Integrity {
             self.check.retry_at = self.now + RETRY_AFTER;
         }
         self.check.good = good;
+    }
+
+    /// Something that was not flushed may be gone: sums, or data, or what was found good and is not flushed yet.
+    pub(super) fn doubt_what_is_open(&mut self, gone: Gone) {
+        self.regions.add_stale_where_open(1);
+        if self.canary == IntegrityCanary::TrustsMemory {
+            return;
+        }
+        let Check { current, good, unflushed, .. } = &mut self.check;
+        let current = current.as_ref().map(|region| region.number);
+        for &region in good.iter().chain(&current) {
+            if self.regions.stale(region) != 0 {
+                self.regions.add_stale(region, 1);
+            }
+        }
+        if gone == Gone::Unflushed {
+            unflushed.extend(
+                (0..self.regions.count()).filter(|region| self.regions.stale(*region) != 0),
+            );
+            unflushed.sort_unstable();
+            unflushed.dedup();
+        }
+    }
+
+    /// Writes what was read of a region once more, while its sums are: it holds its range against who changes it.
+    fn rewrite(&mut self, id: u32, data: SegList) {
+        let job = self.jobs.get_mut(id);
+        job.pending += 1;
+        let offset = job.at + self.layout.data_offset;
+        let io = Io { data, ..Io::new(0, Op::Write, offset, job.len) };
+        self.hand_down(io, Flight::Job(id));
     }
 
     /// When something may be read that waits for time.
@@ -276,6 +334,9 @@ impl Scrub for Integrity {
             region.is_void = true;
         }
         self.check.next = Some(first);
+        if self.stopped.is_some() {
+            self.end_scrub();
+        }
         self.settle();
     }
 

@@ -229,7 +229,7 @@ impl Integrity {
             None => self.regions.close(ended, self.now),
             Some(error) => {
                 // What it should have covered may be gone.
-                self.regions.add_stale_where_open(1);
+                self.doubt_what_is_open(Gone::Unflushed);
                 self.regions.put_off(self.now);
                 self.fail_closing(error.kind);
             }

@@ -40,7 +40,7 @@ use thinwire_volume::{
     RangeLocks, Scrub, Slab, Volume, VolumeEvent,
 };
 
-use self::check::Check;
+use self::check::{Check, Gone};
 use self::intent::{Closing, Intent};
 use self::layout::{BLOCK, SEGMENT_SUMS, SUMMED_BYTES, Summer};
 use self::sums::Sums;
@@ -90,6 +90,8 @@ enum IntegrityCanary {
     LateSums,
     /// What was open at a crash is closed by whoever opens it.
     Forgetful,
+    /// What was found good and not flushed stays so behind a loss, and the sums that it fits are not written again.
+    TrustsMemory,
     /// Reads do not wait for writes of the same blocks.
     NoRangeLock,
 }
@@ -367,6 +369,7 @@ impl Integrity {
     /// Nothing is done any more, nor was it ever.
     fn stop(&mut self, kind: ErrorKind) {
         self.stopped = Some(kind);
+        self.end_scrub();
         while let Some(io) = self.queue.pop_front() {
             self.ready.push(Completion::new(io.token, Err(io.error(kind, NAME))));
         }
@@ -392,7 +395,7 @@ impl Integrity {
         self.news_count = self.news_count.wrapping_add(more);
         for event in news {
             if event == VolumeEvent::Lost {
-                self.regions.add_stale_where_open(1);
+                self.doubt_what_is_open(Gone::Lost);
                 self.news.insert(0, event);
             } else if self.news.len() < NEWS_MAX {
                 self.news.push(event);

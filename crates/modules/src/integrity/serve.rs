@@ -266,6 +266,10 @@ impl Integrity {
             (Op::Read | Op::BlockStatus, _) => self.finish_read(id),
             (Op::Flush, _) => {
                 let Some(job) = self.jobs.remove(id.into()) else { return };
+                if has_failed {
+                    // What it should have covered may be gone.
+                    self.doubt_what_is_open(Gone::Unflushed);
+                }
                 self.put_ready(Completion::new(job.io.token, job.error.map_or(Ok(()), Err)));
             }
             (_, Stage::Loading) if !has_failed => self.store_for_write(id),

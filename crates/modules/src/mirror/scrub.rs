@@ -4,6 +4,8 @@
 //!
 //! A block that no leg has verified, and some has unverified, is as a crash has left it: it is read from the first of these, and nothing is copied.
 
+use std::collections::VecDeque;
+
 use thinwire_buffer::{SegList, Time};
 use thinwire_volume::{Completion, ErrorKind, Io, IoFlags, Op, Scrub, ScrubReport, VolumeEvent};
 
@@ -17,6 +19,9 @@ const SCRUB_BYTES: u64 = 128 << 10;
 const SCRUBS_MAX: usize = 4;
 /// What is judged and mended as one.
 const BLOCK: u64 = 4096;
+/// So many are looked at because somebody has met them, at once, and so many that were mended are kept in mind.
+const LOOKS_MAX: u32 = 8;
+const MENDED_MAX: usize = 32;
 
 #[derive(Default)]
 pub(super) struct Scrubbing {
@@ -26,6 +31,10 @@ pub(super) struct Scrubbing {
     under_way: Vec<u64>,
     /// Blocks that were written again at a leg since it was opened.
     pub mended: u64,
+    /// The last of them, with their legs: one that is bad again there is a fault of that leg.
+    last_mended: VecDeque<(u64, u8)>,
+    /// Looks that nobody waits for.
+    looks: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +57,8 @@ pub(super) struct Look {
     targets: u8,
     /// Some of it no leg has.
     has_gap: bool,
+    /// Nobody waits for it.
+    is_mere: bool,
     step: Step,
     /// What is being looked at: all of it, or a block.
     at: u64,
@@ -69,6 +80,7 @@ impl Look {
             is_scrub: false,
             targets: 0,
             has_gap: false,
+            is_mere: false,
             step: Step::Ask,
             at: offset,
             len: len.min(BLOCK),
@@ -119,7 +131,11 @@ impl Mirror {
 
     /// What lies there did not fit the sum that a leg keeps of it.
     pub(super) fn mend(&mut self, offset: u64, len: u64) {
-        self.look(offset, len, None, false);
+        // Who meets it next sees to it.
+        if self.scrub.looks < LOOKS_MAX {
+            self.scrub.looks += 1;
+            self.look(offset, len, None, false);
+        }
     }
 
     /// The same, where no leg could answer a user.
@@ -135,6 +151,7 @@ impl Mirror {
         let look = Look {
             read,
             is_scrub,
+            is_mere: read.is_none() && !is_scrub,
             len: if is_scrub { len } else { len.min(BLOCK) },
             ..Look::new(offset, len)
         };
@@ -261,9 +278,11 @@ impl Mirror {
             Step::Mend => {
                 let (mended, is_scrub) =
                     (u64::from((good & look.mending).count_ones()), look.is_scrub);
+                let legs = good & look.mending;
                 bits(bad).for_each(|leg| self.drop_if_spare(leg, false));
                 if mended != 0 {
                     self.scrub.mended += mended;
+                    self.on_mended(at, legs);
                     if is_scrub {
                         self.scrub.report.repaired += mended;
                     }
@@ -364,10 +383,30 @@ impl Mirror {
         self.ask_all(id);
     }
 
+    /// A block was written again at these legs. Those where it was not long ago do not keep what they are given, and are not read for ever.
+    fn on_mended(&mut self, at: u64, legs: u8) {
+        let last = &mut self.scrub.last_mended;
+        let again = last.iter().filter(|(block, _)| *block == at);
+        let again = again.fold(0, |again, (_, before)| again | before & legs);
+        if last.len() == MENDED_MAX {
+            last.pop_front();
+        }
+        last.push_back((at, legs));
+        let now = self.now;
+        for leg in bits(again) {
+            if self.legs[leg].as_mut().is_some_and(|leg| leg.on_read_error(now)) {
+                self.drop_if_spare(leg, false);
+            }
+        }
+    }
+
     fn end_look(&mut self, id: u32, is_whole: bool) {
         let Some(job) = self.jobs.remove(id.into()) else { return };
         self.unlock(id);
         let Task::Look(look) = job.task else { return };
+        if look.is_mere {
+            self.scrub.looks -= 1;
+        }
         if look.targets != 0 {
             self.end_resync_copy(is_whole && !look.has_gap);
         }

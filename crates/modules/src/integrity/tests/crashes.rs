@@ -21,11 +21,13 @@ enum Act {
     Zero(u64, u64),
     Discard(u64, u64),
     Lose,
+    /// Some of it, as this decides.
+    LoseSome(u64),
     /// Nothing succeeds, or everything.
     Fail(bool),
 }
 
-use Act::{Discard, Durable, Fail, Flush, Lose, Pass, Steps, Wait, Write, Zero};
+use Act::{Discard, Durable, Fail, Flush, Lose, LoseSome, Pass, Steps, Wait, Write, Zero};
 
 /// What workloads write.
 const BLOCKS: [u64; 6] = [0, SECOND - 1, SECOND, SECOND + 1, LAST, LAST + 1];
@@ -115,6 +117,51 @@ fn fails() -> Vec<Act> {
     ]
 }
 
+/// Some of what was written is lost, of data and of sums; and again while that is looked at, and when it was and is not flushed.
+fn losses(seed: u64) -> Vec<Act> {
+    vec![
+        Write(SECOND, 2, 1),
+        Write(LAST, 2, 2),
+        Wait,
+        Flush,
+        Wait,
+        Write(SECOND, 1, 3),
+        Write(LAST, 2, 4),
+        Wait,
+        Write(SECOND, 2, 5),
+        Wait,
+        LoseSome(seed),
+        Steps(seed as usize % 9 * 3),
+        Write(LAST, 1, 6),
+        Wait,
+        LoseSome(seed + 100),
+        Pass(1),
+        LoseSome(seed + 200),
+        Pass(4),
+    ]
+}
+
+/// A flush fails: what it should have covered is read as if it were there.
+fn failed_flush() -> Vec<Act> {
+    vec![
+        Write(SECOND, 2, 1),
+        Wait,
+        Flush,
+        Wait,
+        Write(SECOND, 2, 2),
+        Wait,
+        Write(SECOND, 1, 3),
+        Wait,
+        Flush,
+        Fail(true),
+        Wait,
+        Fail(false),
+        Pass(5),
+        Flush,
+        Wait,
+    ]
+}
+
 fn play(acts: &[Act], world: &mut World) {
     for &act in acts {
         match act {
@@ -127,6 +174,7 @@ fn play(acts: &[Act], world: &mut World) {
             Zero(block, count) => world.zero(block, count, Op::WriteZeroes),
             Discard(block, count) => world.zero(block, count, Op::Discard),
             Lose => world.lose(),
+            LoseSome(seed) => world.lose_some(seed),
             Fail(fails) => world.disk.fail(fails.then_some(ErrorKind::Io)),
         }
         world.note();
@@ -217,6 +265,8 @@ fn heal(moment: &Moment, mut world: World, found: u64) -> Result<(), String> {
 fn workloads() -> Vec<Vec<Act>> {
     let mut all = vec![writes(), overlaps(), zeroes(), fails()];
     all.extend([0, 1, 2, 3].map(closes));
+    all.push(failed_flush());
+    all.extend((0..3).map(losses));
     all
 }
 
@@ -241,6 +291,7 @@ fn planted_faults_are_found() {
         IntegrityCanary::EarlyClose,
         IntegrityCanary::LateSums,
         IntegrityCanary::Forgetful,
+        IntegrityCanary::TrustsMemory,
     ] {
         let mut all = workloads().into_iter();
         let found = all.find_map(|acts| explore(&acts, None, canary).err());

@@ -178,6 +178,17 @@ impl World {
     /// The disk loses what is not durable, and says so.
     pub fn lose(&mut self) {
         self.disk.lose();
+        self.forget_promises();
+    }
+
+    /// It loses some of that, as this decides.
+    pub fn lose_some(&mut self, seed: u64) {
+        let mut rng = SplitMix64::new(seed);
+        self.disk.lose_some(|| rng.below(2) == 0);
+        self.forget_promises();
+    }
+
+    fn forget_promises(&mut self) {
         for write in self.written.iter_mut().filter(|write| !write.is_durable) {
             write.completed = u64::MAX;
         }
@@ -206,7 +217,9 @@ impl World {
         self.clock += 1;
         let at = self.waits.iter().position(|wait| wait.0 == completion.token);
         let (_, op, writes, submitted) = self.waits.remove(at.expect("each ends once"));
-        if completion.result.is_ok() && op == Op::Flush {
+        if completion.result.is_err() && op == Op::Flush {
+            self.forget_promises();
+        } else if completion.result.is_ok() && op == Op::Flush {
             let covered = |write: &&mut Written| write.completed < submitted;
             self.written.iter_mut().filter(covered).for_each(|write| write.is_durable = true);
         } else if completion.result.is_ok() {

@@ -28,6 +28,8 @@ struct Doubt {
     /// How much had been submitted when it ended.
     ended: Option<u64>,
     has_failed: bool,
+    /// A flush that should have covered it has failed: no other one does, and it is gone when the power is.
+    is_forgotten: bool,
 }
 
 /// What a crash does to a write.
@@ -206,6 +208,16 @@ impl Disk {
         inner.news.push(VolumeEvent::Lost);
     }
 
+    /// Loses some of it: what is kept is there for good.
+    pub fn lose_some(&self, mut keeps: impl FnMut() -> bool) {
+        let inner = &mut *self.0.borrow_mut();
+        let kept: Vec<u64> = inner.doubts.iter().map(|d| d.number).filter(|_| keeps()).collect();
+        inner.settle(|doubt| doubt.ended.is_some() && kept.contains(&doubt.number));
+        inner.doubts.retain(|doubt| doubt.ended.is_none());
+        inner.losses += 1;
+        inner.news.push(VolumeEvent::Lost);
+    }
+
     /// What was submitted and not done.
     pub fn queued(&self) -> usize {
         self.0.borrow().queue.len()
@@ -306,6 +318,12 @@ impl Inner {
                 completion.result = Err(io.error(kind, "disk"));
                 let doubt = self.doubts.iter_mut().find(|doubt| doubt.number == number);
                 doubt.into_iter().for_each(|doubt| doubt.has_failed = true);
+                if io.op == Op::Flush {
+                    // It is read until the power goes, and no later flush writes it.
+                    let covers = |doubt: &&mut Doubt| doubt.ended.is_some_and(|end| end < number);
+                    let covered = self.doubts.iter_mut().filter(covers);
+                    covered.for_each(|doubt| doubt.is_forgotten = true);
+                }
             }
             Op::Read => {
                 let mut data = SegList::new();
@@ -315,7 +333,8 @@ impl Inner {
                 completion.data = data;
             }
             Op::Flush => {
-                self.settle(|doubt| doubt.ended.is_some_and(|ended| ended < number));
+                let covers = |ended: u64| ended < number;
+                self.settle(|doubt| !doubt.is_forgotten && doubt.ended.is_some_and(covers));
             }
             Op::Write | Op::WriteZeroes => {
                 let now = self.numbers;
@@ -409,8 +428,8 @@ impl Volume for Disk {
             let blocks =
                 bytes.chunks(BLOCK as usize).map(|block| Some(Block::from(block))).collect();
             let first = io.offset / BLOCK;
-            let (ended, has_failed) = (None, false);
-            inner.doubts.push(Doubt { number, first, blocks, ended, has_failed });
+            let (ended, has_failed, is_forgotten) = (None, false, false);
+            inner.doubts.push(Doubt { number, first, blocks, ended, has_failed, is_forgotten });
         }
         match inner.is_prompt {
             true => inner.execute(number, io),

@@ -218,6 +218,25 @@ fn a_leg_is_not_dropped_for_its_sums() {
     assert!(mirror.legs().all(|(state, _)| state == InSync));
 }
 
+/// One that does not keep what it is given is given up in the end.
+#[test]
+fn a_leg_that_spoils_the_same_block_again_and_again_is_dropped() {
+    let legs = legs();
+    let mut mirror = mirror(&legs);
+    write(&mut mirror, 5, 7);
+    let mut times = 0;
+    while mirror.in_sync == 3 {
+        legs[1].spoil(5);
+        let before = mirror.report().mended;
+        while mirror.in_sync == 3 && mirror.report().mended == before {
+            assert!(read(&mut mirror, 5, 1) == Ok(vec![7; 4096]));
+        }
+        times += 1;
+        assert!(times < 100);
+    }
+    assert!(times > 10 && mirror.in_sync == 1, "{times}");
+}
+
 #[test]
 fn without_a_good_source_the_read_fails_and_names_the_block() {
     let legs = legs();
