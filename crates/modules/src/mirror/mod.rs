@@ -326,7 +326,9 @@ impl Mirror {
                 job.ok &= !bit;
                 job.unable |= if error.kind == ErrorKind::Unsupported { bit } else { 0 };
                 job.bad |= if error.kind == ErrorKind::BadSum { bit } else { 0 };
-                _ = job.error.get_or_insert(error);
+                // What a leg says that was asked in the place of one that was dropped is the reason.
+                let is_said = job.error.is_some_and(|said| said.kind != ErrorKind::Away);
+                job.error = if is_said { job.error } else { Some(error) };
             }
         }
         if job.pending == 0 {

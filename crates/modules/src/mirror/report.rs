@@ -18,7 +18,9 @@ impl Mirror {
     fn standing(&self, leg: usize, state: LegState) -> LegStanding {
         match state {
             _ if self.record.joining >> leg & 1 == 1 => LegStanding::Resyncing,
-            LegState::InSync => LegStanding::InSync,
+            LegState::InSync if self.in_sync >> leg & 1 == 1 => LegStanding::InSync,
+            // It has all data, and a crash would not leave it so: that is not on record yet.
+            LegState::InSync => LegStanding::Resyncing,
             LegState::Resyncing { .. } if self.active >> leg & 1 == 1 => LegStanding::Resyncing,
             LegState::Behind { .. } | LegState::Resyncing { .. } => LegStanding::Behind,
             LegState::Failed { .. } => LegStanding::Failed,

@@ -161,6 +161,9 @@ impl VolumeChaos {
             }
         }
         world.open_all_ways();
+        for disk in world.composed.iter().flat_map(|composed| &composed.volume.disks) {
+            disk.medium.end_failures();
+        }
         world.net.set_faults(FaultRates::default());
         for server in 0..world.servers.len() {
             let machine = &mut world.servers[server];

@@ -57,6 +57,8 @@ pub fn run_volumes(seed: u64, canary: Canary, prints: bool) -> Result<RunReport,
         composed.volume.cuts.to_delete = 0;
         composed.hosts[0].user.add_budget(20);
         composed.hosts.iter_mut().for_each(|host| host.ambush = None);
+        // However slow the wire is.
+        composed.hosts[0].patience_ns = composed.hosts[0].patience_ns.max(6 * SECOND);
         composed.hosts[0].machine.dirty = true;
     });
     until_well(&mut world)?;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::client::Workload;
 use crate::export::Store;
-use crate::medium::{Device, MediumHandle};
+use crate::medium::{Device, MediumConfig, MediumHandle};
 use crate::model::Model;
 use crate::swarm::{self, Ground, pick};
 use crate::world::{MS, SECOND, World};
@@ -111,6 +111,30 @@ impl Shaper<'_> {
     }
 }
 
+/// Of each mirror one leg, whose disks fail now and then: what it cannot do another one does.
+fn failing_disks(shape: &VolumeShape, rng: &mut Rng) -> Vec<usize> {
+    let mut failing = Vec::new();
+    shape.walk(&mut |shape| {
+        if shape.top().is_some_and(|top| top.is_mirror()) {
+            let leg = rng.below(shape.parts().len() as u64) as usize;
+            failing.extend(shape.parts()[leg].disks());
+        }
+    });
+    failing
+}
+
+/// Some of what can fail does, now and then.
+fn sickly(drawn: MediumConfig, rng: &mut Rng) -> MediumConfig {
+    let mut rate = |rates: &[f64]| if rng.chance(0.4) { pick(rng, rates) } else { 0.0 };
+    MediumConfig {
+        read_failure: rate(&[0.001, 0.02, 0.2]),
+        write_failure: rate(&[0.001, 0.02]),
+        flush_failure: rate(&[0.02, 0.2]),
+        no_space: rate(&[0.01]),
+        ..drawn
+    }
+}
+
 /// A world, what goes wrong in it, and how long.
 pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     let mut rng = Rng::new(seed ^ 0x766f_6c75_6d65_7321);
@@ -137,9 +161,11 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     let is_thin = shape.top().is_some_and(|top| top.has_volumes());
     let slow = rng.chance(0.3);
     let first_server = rng.below(servers as u64) as usize;
-    let mut disks = Vec::new();
+    let failing = if rng.chance(0.4) { failing_disks(&shape, rng) } else { Vec::new() };
+    let (mut disks, mut failures) = (Vec::new(), Vec::new());
     for (number, bytes) in sizes.into_iter().enumerate() {
-        let mut config = swarm::medium(bytes, rng).without_failures();
+        let drawn = swarm::medium(bytes, rng);
+        let mut config = drawn.without_failures();
         if !slow {
             config.latency_ns = config.latency_ns.min((20_000, 200_000));
             config.slow = 0.0;
@@ -152,10 +178,16 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
             let server = (first_server + number) % servers;
             let export = world.add_export(server, bytes, block_bytes, Store::File(medium.clone()));
             world.exports[export].is_leaf = true;
+            world.exports[export].may_fail = failing.contains(&number);
             let e = &world.exports[export];
             let (node, name) = (world.servers[server].config.node.clone(), e.name.clone());
             DiskExport { number: export, node, name }
         });
+        if failing.contains(&number) {
+            let MediumConfig { latency_ns, slow, .. } = config;
+            failures
+                .push((medium.clone(), MediumConfig { latency_ns, slow, ..sickly(drawn, rng) }));
+        }
         disks.push(ComposedDisk { medium, block_bytes, export });
     }
     let media: Vec<_> = disks.iter().map(|disk| (disk.medium.clone(), disk.block_bytes)).collect();
@@ -170,13 +202,17 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     let wild_sectors = if is_all_remote { WILD_SECTORS } else { 0 };
     let model = Model::new("composed", at_rest.bytes(&shape));
     media.iter().for_each(|(medium, _)| medium.power_failure());
+    // Now that it is made.
+    for (medium, failing) in &failures {
+        medium.configure(|config| *config = *failing);
+    }
     let volume = ComposedVolume {
         shape,
         disks,
         model,
         cuts: Cuts::default(),
         may_fill: is_thin && has_cuts,
-        may_fail: false,
+        may_fail: !failures.is_empty(),
         old_leg: None,
         known: None,
     };

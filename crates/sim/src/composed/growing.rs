@@ -200,7 +200,8 @@ impl Growing {
                 Part::Growing(growing) => match growing.turn(ground) {
                     Ok(None) => {}
                     Ok(Some(volume)) => *part = Part::There(volume),
-                    Err(NotGrown::Absent(_)) if over.module.is_mirror() => *part = Part::Absent,
+                    // Also one whose own parts cannot be written: the others have its data.
+                    Err(_) if over.module.is_mirror() => *part = Part::Absent,
                     Err(error) => return Err(error),
                 },
                 Part::There(volume) => _ = volume.turn(ground.now),

@@ -422,7 +422,10 @@ impl VolumeHost {
                 Ok(None)
             }
             Err(NotGrown::Absent(why)) => Ok(Some(HostEnd::Absent(why))),
-            Err(NotGrown::Refused(why)) if scene.is_contested => Ok(Some(HostEnd::Refused(why))),
+            // Of a disk that fails the next opening may find more; in the end one has to.
+            Err(NotGrown::Refused(why)) if scene.is_contested || scene.volume.may_fail => {
+                Ok(Some(HostEnd::Refused(why)))
+            }
             Err(NotGrown::Refused(why)) => {
                 Err(self.violation(format!("its volume is not opened: {why}")))
             }
