@@ -77,6 +77,8 @@ coverage! {
     legs_given_up,
     /// Legs that came back while their mirror was in use.
     legs_back,
+    /// Times that a volume told of a loss that nobody else would have heard of.
+    composed_losses,
     /// Snapshots that were taken of a volume in use.
     cuts_taken,
     /// Snapshots that were deleted again.
@@ -416,7 +418,7 @@ coverage! {
 }
 
 /// What only worlds with composed volumes exercise, all of it in each few hundred of them.
-const OF_VOLUMES: [&str; 15] = [
+const OF_VOLUMES: [&str; 16] = [
     "composed",
     "host_crashes",
     "hosts_fenced",
@@ -427,6 +429,7 @@ const OF_VOLUMES: [&str; 15] = [
     "legs_in_sync",
     "legs_given_up",
     "legs_back",
+    "composed_losses",
     "cuts_taken",
     "cuts_deleted",
     "cuts_checked",
@@ -435,7 +438,7 @@ const OF_VOLUMES: [&str; 15] = [
     "partitions",
 ];
 /// So many of them no other world has.
-const ONLY_OF_VOLUMES: usize = 13;
+const ONLY_OF_VOLUMES: usize = 14;
 /// After so many worlds with composed volumes.
 const SEEDS_FOR_VOLUMES: u64 = 300;
 

@@ -255,7 +255,7 @@ impl Integrity {
         let Some(job) = self.jobs.remove(id.into()) else { return };
         self.check.is_settling = false;
         if job.error.is_some() {
-            self.doubt_what_is_open(Gone::Unflushed);
+            self.on_own_flush_failed();
         }
         let mut good = std::mem::take(&mut self.check.good);
         for region in good.drain(..) {
@@ -292,6 +292,13 @@ impl Integrity {
             unflushed.sort_unstable();
             unflushed.dedup();
         }
+    }
+
+    /// A flush that nobody has asked for has failed: no flush of a user would say so.
+    pub(super) fn on_own_flush_failed(&mut self) {
+        self.doubt_what_is_open(Gone::Unflushed);
+        self.news.insert(0, VolumeEvent::Lost);
+        self.news_count = self.news_count.wrapping_add(1);
     }
 
     /// Writes what was read of a region once more, while its sums are: it holds its range against who changes it.

@@ -229,7 +229,7 @@ impl Integrity {
             None => self.regions.close(ended, self.now),
             Some(error) => {
                 // What it should have covered may be gone.
-                self.doubt_what_is_open(Gone::Unflushed);
+                self.on_own_flush_failed();
                 self.regions.put_off(self.now);
                 self.fail_closing(error.kind);
             }

@@ -34,6 +34,8 @@ pub enum MirrorCanary {
     MarkWithoutName,
     /// Where legs differ a scrub copies what the first has.
     RepairsByGuess,
+    /// What its own flushes fail to cover is told to nobody.
+    QuietLoss,
     /// Reads take whatever a leg has, and what fits no sum is copied.
     UnverifiedSource,
 }

@@ -163,6 +163,9 @@ impl Mirror {
         let Some(job) = self.jobs.remove(id.into()) else { return };
         self.intent.is_closing = false;
         let result = self.judge(job.ok, job.failed, job.error, Doubt::Open);
+        if result.is_err() {
+            self.tell_loss();
+        }
         if self.finish_closing(ended, result) {
             return;
         }

@@ -247,6 +247,7 @@ impl Mirror {
         let is_durable = self.judge(job.ok, job.failed, job.error, Doubt::Open).is_ok();
         self.forget_copied(is_durable);
         if !is_durable {
+            self.tell_loss();
             self.resync.retry_at = self.now + RETRY_AFTER;
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use thinwire_buffer::{SegList, Time};
 use thinwire_volume::{Completion, ErrorKind, IoError, Slab, VolumeEvent};
 
-use super::{LATE_TIMES, LEGS_MAX, LegState, Mirror, NAME, TURN_MAX, Task, bits};
+use super::{LATE_TIMES, LEGS_MAX, LegState, Mirror, MirrorCanary, NAME, TURN_MAX, Task, bits};
 
 impl Mirror {
     /// A leg may have lost what it had not flushed. If another has it, this one is resynced, and nobody need know.
@@ -25,6 +25,14 @@ impl Mirror {
         self.alike &= !bit;
         self.forget_copies(leg);
         self.demote(leg);
+    }
+
+    /// A flush that nobody has asked for has failed: what it should have covered may be gone, and no flush of a user would say so.
+    pub(super) fn tell_loss(&mut self) {
+        if self.canary != MirrorCanary::QuietLoss {
+            self.news.insert(0, VolumeEvent::Lost);
+            self.news_count = self.news_count.wrapping_add(1);
+        }
     }
 
     /// What an error says of more than of what was asked for, whatever that was: a label, or what nobody waits for any more.

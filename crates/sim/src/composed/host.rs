@@ -446,6 +446,13 @@ impl VolumeHost {
         let mut user_scene = UserScene { now, model, life, coverage, due, is_thin };
         let mut done = Vec::new();
         volume.poll(&mut done);
+        // Taken before what may have seen the loss.
+        let mut events = Vec::new();
+        volume.poll_events(&mut events);
+        if events.contains(&VolumeEvent::Lost) {
+            user_scene.model.told_of_loss(self.run);
+            user_scene.coverage.composed_losses += 1;
+        }
         self.machine.dirty |= !done.is_empty();
         let mut broken = None;
         let has_answered = done
@@ -461,8 +468,6 @@ impl VolumeHost {
         if let Some(why) = broken {
             return Err(self.violation(why));
         }
-        let mut events = Vec::new();
-        volume.poll_events(&mut events);
         let (mut is_dropped, mut is_in_sync) = (false, false);
         for event in events {
             if let VolumeEvent::Leg { leg, standing } = event {

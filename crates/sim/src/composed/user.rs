@@ -395,6 +395,9 @@ impl VolumeUser {
                 scene.coverage.flushes += u64::from(ok);
                 self.failed_flush = !ok;
                 model.end_flush(self.run, mark, ok)?;
+                if !ok {
+                    model.told_of_loss(self.run);
+                }
             }
             Expectation::Read(ticket) if ok => {
                 scene.coverage.reads_checked += 1;

@@ -327,6 +327,13 @@ impl Model {
         self.lose_unflushed();
     }
 
+    /// The writer was told that what no flush has covered may be gone.
+    pub fn told_of_loss(&mut self, run: u32) {
+        if run == self.run {
+            self.lose_unflushed();
+        }
+    }
+
     fn lose_unflushed(&mut self) {
         self.unflushed_base += self.unflushed.len() as u64;
         for (range, _) in std::mem::take(&mut self.unflushed) {

@@ -153,3 +153,18 @@ fn sums_that_cannot_be_read_fail_what_needs_them() {
     world.disk.fail_block(None);
     assert!(world.read(SECOND, 1, true).is_ok_and(|bytes| bytes[0] == 0));
 }
+
+/// What a flush of its own has failed to cover no flush of a user would say to be lost.
+#[test]
+fn a_flush_of_its_own_that_fails_is_a_loss() {
+    let mut world = World::over(made(PART_BYTES));
+    world.write(0, 1, 1, false);
+    world.succeed();
+    world.disk.fail_flushes(true);
+    world.pass(3);
+    assert_eq!(world.news.first(), Some(&VolumeEvent::Lost));
+    assert_eq!(world.volume.regions.stale_count(0), 1, "it is looked through");
+    world.disk.fail_flushes(false);
+    world.pass(9);
+    assert_eq!(stale(world.close()), 0);
+}

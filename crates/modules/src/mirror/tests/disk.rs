@@ -99,6 +99,7 @@ struct Inner {
     is_prompt: bool,
     fails: Option<ErrorKind>,
     fails_reads: bool,
+    fails_flushes: bool,
     /// Nothing that changes these bytes succeeds, from the first to behind the last.
     bad_writes: Option<(u64, u64)>,
     /// No read of this one succeeds.
@@ -133,6 +134,7 @@ impl Disk {
             is_prompt: false,
             fails: None,
             fails_reads: false,
+            fails_flushes: false,
             bad_writes: None,
             bad_block: None,
             claims_status: false,
@@ -167,6 +169,11 @@ impl Disk {
     /// From now on reads of data fail, or not.
     pub fn fail_reads(&self, fails: bool) {
         self.0.borrow_mut().fails_reads = fails;
+    }
+
+    /// From now on flushes fail, or not.
+    pub fn fail_flushes(&self, fails: bool) {
+        self.0.borrow_mut().fails_flushes = fails;
     }
 
     /// From now on this block cannot be read, or all can.
@@ -310,6 +317,7 @@ impl Inner {
         let is_in = |(start, end)| io.offset < end && start < io.offset + io.len;
         let has_failed = self.fails.is_some()
             || (self.fails_reads && io.op == Op::Read && io.offset >= 1536 << 10)
+            || (self.fails_flushes && io.op == Op::Flush)
             || (io.op.is_write() && self.bad_writes.is_some_and(is_in))
             || (io.op == Op::Read && self.bad_block.is_some_and(is_of));
         match io.op {

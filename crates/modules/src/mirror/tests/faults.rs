@@ -407,6 +407,28 @@ fn read_errors_are_forgotten_with_time() {
     assert_eq!((letters(&world), world.errors), ("BS".into(), 0), "too many at once");
 }
 
+/// What a flush by which regions are to be closed does not cover is lost, and no flush of a user would say so.
+#[test]
+fn a_flush_of_its_own_that_fails_is_a_loss() {
+    for canary in [MirrorCanary::None, MirrorCanary::QuietLoss] {
+        let mut world = two();
+        world.mirror.canary = canary;
+        world.mirror.poll_events(&mut Vec::new());
+        world.disks.iter().for_each(|disk| disk.fail_flushes(true));
+        world.pass(3);
+        let mut news = Vec::new();
+        world.mirror.poll_events(&mut news);
+        assert_eq!(
+            news.first() == Some(&VolumeEvent::Lost),
+            canary == MirrorCanary::None,
+            "{news:?}"
+        );
+        world.disks.iter().for_each(|disk| disk.fail_flushes(false));
+        world.heal().unwrap();
+        assert_eq!(differ(&world.disks), None);
+    }
+}
+
 /// The last leg in sync takes no label: reads are served, writes and flushes wait for it, and fail in the end; when it does
 /// again, all goes on.
 #[test]
