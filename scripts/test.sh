@@ -131,7 +131,8 @@ sim() {
   release && "$target/release/thinwire-sim" --seeds "${TW_SEEDS:-0..2000}" && fresh_seeds &&
     "$target/release/thinwire-sim" --story ebd --seeds 0..300 &&
     "$target/release/thinwire-sim" --story aoe --seeds 0..300 &&
-    "$target/release/thinwire-sim" --volumes --seeds 0..500
+    "$target/release/thinwire-sim" --volumes --seeds 0..500 &&
+    "$target/release/thinwire-sim" --volumes --enumerate --seeds 0..6
 }
 # Some that nobody has seen, too few to say anything of coverage.
 fresh_seeds() {

@@ -79,6 +79,7 @@ pub mod tree;
 pub mod ways;
 pub mod world;
 
+pub use composed::{Enumerated, enumerate};
 pub use coverage::Coverage;
 pub use run::{Canary, RunReport, run_seed, run_story};
 pub use swarm::{

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use thinwire_sim::{Canary, Coverage, RunReport, Story, has_spread, has_tree, run_story};
+use thinwire_sim::{
+    Canary, Coverage, Enumerated, RunReport, Story, enumerate, has_spread, has_tree, run_story,
+};
 
 /// Runs whole simulated systems, each drawn from a seed, and checks every promise.
 ///
@@ -33,6 +35,10 @@ struct Args {
     /// The same as --story volumes.
     #[arg(long, conflicts_with_all = ["story", "trees", "spread"])]
     volumes: bool,
+    /// In place of worlds, try every crash of short workloads over volumes of disks of one machine, each with every subset of a few
+    /// unflushed writes lost, and each of them torn.
+    #[arg(long, requires = "volumes")]
+    enumerate: bool,
     /// Run one seed.
     #[arg(long, value_name = "S", required_unless_present = "seeds")]
     seed: Option<u64>,
@@ -76,6 +82,52 @@ fn commit() -> String {
     let commit = output.ok().filter(|o| o.status.success());
     commit
         .map_or_else(|| "unknown".into(), |o| String::from_utf8_lossy(&o.stdout).trim().to_string())
+}
+
+/// Tries every crash of the workloads of these seeds.
+fn enumerate_all(seeds: Range<u64>, threads: u32) -> ExitCode {
+    let (started, count) = (Instant::now(), seeds.end - seeds.start);
+    let (next, sum) = (AtomicU64::new(seeds.start), Mutex::new(Enumerated::default()));
+    let failure = Mutex::new(None::<(u64, String)>);
+    let work = || {
+        while failure.lock().expect("nobody panics with it").is_none() {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                break;
+            }
+            let tried = panic::catch_unwind(|| enumerate(seed, Canary::None));
+            let text = match tried {
+                Ok(Ok(tried)) => {
+                    let mut sum = sum.lock().expect("nobody panics with it");
+                    sum.moments += tried.moments;
+                    sum.crashes += tried.crashes;
+                    sum.healed += tried.healed;
+                    eprintln!(
+                        "seed {seed}: {} crashes at {} moments",
+                        tried.crashes, tried.moments
+                    );
+                    continue;
+                }
+                Ok(Err(violation)) => violation.0,
+                Err(_) => PANIC.with_borrow(|text| format!("panic: {text}")),
+            };
+            failure.lock().expect("nobody panics with it").get_or_insert((seed, text));
+        }
+    };
+    std::thread::scope(|scope| (0..threads).for_each(|_| _ = scope.spawn(work)));
+    if let Some((seed, text)) = failure.into_inner().expect("all threads have ended") {
+        println!("seed {seed} failed at commit {}: {text}", commit());
+        println!(
+            "repeat it with: cargo run --release -p thinwire-sim -- --volumes --enumerate --seed {seed}"
+        );
+        return ExitCode::FAILURE;
+    }
+    let Enumerated { moments, crashes, healed } = sum.into_inner().expect("all threads have ended");
+    println!(
+        "{count} workloads passed in {:.1} s: {crashes} crashes at {moments} moments, {healed} followed until all was whole",
+        started.elapsed().as_secs_f64()
+    );
+    ExitCode::SUCCESS
 }
 
 struct Shared {
@@ -197,6 +249,11 @@ fn main() -> ExitCode {
     let is_asked = |story: &Story| story.name() == asked;
     let stories = [Story::Ebd, Story::Aoe, Story::Volumes];
     let story = stories.into_iter().find(is_asked).unwrap_or_default();
+    if args.enumerate {
+        let one = args.seed.map(|seed| seed..seed + 1);
+        let seeds = args.seeds.or(one).expect("one of the two is required");
+        return enumerate_all(seeds, args.threads);
+    }
     if let Some(seeds) = args.seeds {
         let wanted: fn(u64) -> bool = match (args.trees, args.spread) {
             (true, _) => has_tree,

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thinwire_modules::mirror::MirrorCanary;
 use thinwire_modules::thin::PoolCanary;
-use thinwire_sim::{Canary, Story, run_story};
+use thinwire_sim::{Canary, Story, enumerate, run_story};
 
 #[test]
 fn a_seed_repeats_exactly() {
@@ -87,4 +87,22 @@ fn canary_that_writes_over_what_a_snapshot_has_is_found() {
 #[test]
 fn canary_that_gives_back_what_others_have_is_found() {
     found(Canary::Pool(PoolCanary::DeletesShared), 100);
+}
+
+/// A planted fault is found among the crashes of the workloads of so many seeds.
+#[track_caller]
+fn found_by_enumeration(canary: Canary, most: u64) {
+    let at = (0..most).find(|&seed| enumerate(seed, canary).is_err());
+    let Some(seed) = at else { panic!("{canary:?}: not found within {most} seeds") };
+    assert!(enumerate(seed, Canary::None).is_ok(), "seed {seed} fails without it, too");
+    println!("{canary:?} is found by seed {seed}");
+}
+
+/// Those that a world meets too seldom.
+#[test]
+fn canaries_that_need_one_moment_are_found_by_trying_all() {
+    found_by_enumeration(Canary::Mirror(MirrorCanary::IntentAfterData), 20);
+    found_by_enumeration(Canary::Mirror(MirrorCanary::TwoTruths), 20);
+    found_by_enumeration(Canary::Pool(PoolCanary::FuaWithoutMap), 20);
+    found_by_enumeration(Canary::Pool(PoolCanary::FlushWithoutCommit), 20);
 }

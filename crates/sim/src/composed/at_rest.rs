@@ -13,6 +13,7 @@ use thinwire_modules::{CRYPT_SEALED_BYTES, Crypt, CryptState, IntegrityState, Su
 use thinwire_volume::stores::{FileStore, NullStore};
 use thinwire_volume::{Io, Op, Volume};
 
+use super::crash_disk::Countdown;
 use super::cuts::Cuts;
 use super::growing::{Generations, Growing, GrowingScene, GrowingSettings, NotGrown, draw};
 use super::shape::{THIN_NAME, VolumeOver, VolumeShape};
@@ -25,22 +26,51 @@ const TURNS_MAX: usize = 100_000;
 /// A volume, and its pool if it has one.
 pub type Opened = (Box<dyn Volume>, Option<ThinPool>);
 
+/// What there is for a disk.
+type DiskOf<'a> = dyn FnMut(usize, &Pool) -> Box<dyn Volume> + 'a;
+
 /// Disks that nobody else has, and a clock that only goes on when something waits for it.
 pub struct AtRest<'a> {
-    /// The disks, by their numbers, and the blocks of each in bytes.
-    pub disks: &'a [(MediumHandle, u32)],
+    disk: Box<DiskOf<'a>>,
     pool: Pool,
     dice: Rng,
     now: Time,
+    /// How volumes are opened.
+    pub settings: GrowingSettings,
+    /// When the power goes: nobody waits for what comes behind that.
+    pub countdown: Countdown,
 }
 
 impl<'a> AtRest<'a> {
-    /// With these disks.
+    /// With these disks, by their numbers, and the blocks of each in bytes.
     pub fn new(disks: &'a [(MediumHandle, u32)], seed: u64) -> Self {
-        AtRest { disks, pool: Pool::new(16 << 20), dice: Rng::new(seed), now: Time(1) }
+        let open = |number: usize, pool: &Pool| -> Box<dyn Volume> {
+            let (medium, block_bytes) = &disks[number];
+            let store = FileStore::new(medium.open_at_once(), *block_bytes, pool);
+            Box::new(store.expect("it fits"))
+        };
+        AtRest::over(open, seed)
     }
 
-    fn pass(&mut self) -> Time {
+    /// With what this gives for each disk.
+    pub fn over(disk: impl FnMut(usize, &Pool) -> Box<dyn Volume> + 'a, seed: u64) -> Self {
+        AtRest {
+            disk: Box::new(disk),
+            pool: Pool::new(16 << 20),
+            dice: Rng::new(seed),
+            now: Time(1),
+            settings: GrowingSettings::default(),
+            countdown: Countdown::never(),
+        }
+    }
+
+    /// Memory for what is written.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Lets a moment pass.
+    pub fn pass(&mut self) -> Time {
         self.now = self.now + Duration::from_millis(5);
         self.now
     }
@@ -57,12 +87,11 @@ impl<'a> AtRest<'a> {
         let mut thin = None;
         for _ in 0..TURNS_MAX {
             let now = self.pass();
-            let AtRest { disks, pool, dice, .. } = self;
-            let mut disk = |number: usize| -> Option<Box<dyn Volume>> {
-                let (medium, block_bytes) = &disks[number];
-                let store = FileStore::new(medium.open_at_once(), *block_bytes, pool);
-                Some(Box::new(store.expect("it fits")))
-            };
+            if self.countdown.is_over() {
+                return Err(NotGrown::Absent("the power is off".into()));
+            }
+            let AtRest { disk, pool, dice, settings, .. } = self;
+            let mut disk = |number: usize| Some(disk(number, pool));
             let mut ground = GrowingScene {
                 now,
                 pool,
@@ -70,7 +99,7 @@ impl<'a> AtRest<'a> {
                 disk: &mut disk,
                 keeper: &mut |_, _| None,
                 thin: &mut thin,
-                settings: GrowingSettings::default(),
+                settings: *settings,
             };
             if let Some(volume) = growing.turn(&mut ground)? {
                 return Ok((volume, thin));
@@ -80,7 +109,7 @@ impl<'a> AtRest<'a> {
     }
 
     /// Lets time pass until it is so.
-    fn wait(
+    pub fn wait(
         &mut self,
         what: &str,
         volume: &mut dyn Volume,
@@ -89,6 +118,9 @@ impl<'a> AtRest<'a> {
         for _ in 0..TURNS_MAX {
             if is_so(volume) {
                 return Ok(());
+            }
+            if self.countdown.is_over() {
+                return Err(Violation("the power is off".into()));
             }
             let now = self.pass();
             volume.turn(now);

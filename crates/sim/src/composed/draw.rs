@@ -28,6 +28,19 @@ const CHUNKS: [u64; 3] = [4 << 10, 16 << 10, 64 << 10];
 pub(super) const WILD_SECTORS: usize = 16;
 const THIN_BLOCKS: [u64; 3] = [4 << 10, 16 << 10, 64 << 10];
 
+/// A volume of so many bytes on one machine: what it is made of, and how large its disks are.
+pub(super) fn small_shape(bytes: u64, rng: &mut Rng) -> (VolumeShape, Vec<u64>) {
+    let mut shaper = Shaper { rng, sizes: Vec::new() };
+    let shape = match shaper.rng.below(8) {
+        0..3 => shaper.thin(bytes, true),
+        3 => shaper.crypt(bytes),
+        4 => shaper.linear(bytes),
+        5 => shaper.stripe(bytes, &mut |shaper, bytes| shaper.mirror(bytes)),
+        _ => shaper.mirror(bytes),
+    };
+    (shape, shaper.sizes)
+}
+
 /// Draws a volume: what it is made of, and how large each disk has to be for that.
 struct Shaper<'a> {
     rng: &'a mut Rng,

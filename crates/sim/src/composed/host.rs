@@ -10,13 +10,13 @@ use thinwire_link::fault::FaultConfig;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::SimNet;
 use thinwire_modules::thin::ThinPool;
-use thinwire_volume::{ErrorKind, LegReport, LegStanding, MirrorReport, Op, Volume, VolumeEvent};
+use thinwire_volume::{ErrorKind, LegStanding, Op, Volume, VolumeEvent};
 
 use super::disks::HostDisks;
 use super::growing::{Growing, GrowingScene, GrowingSettings, NotGrown};
 use super::returning::Returning;
 use super::user::{DueErrors, UserScene, VolumeUser};
-use super::{Ambush, AmbushAt, ComposedVolume, HostEnd};
+use super::{Ambush, AmbushAt, ComposedVolume, HostEnd, have_all_legs};
 use crate::coverage::Coverage;
 use crate::machine::Machine;
 use crate::medium::MediumHandle;
@@ -184,11 +184,7 @@ impl VolumeHost {
         let Some(HostProcess { stage: Stage::Serving(volume), .. }) = &self.process else {
             return false;
         };
-        let mut mirrors = Vec::new();
-        volume.mirrors(&mut mirrors);
-        let has_all = |leg: &LegReport| leg.standing == LegStanding::InSync && leg.lacks == 0;
-        let is_whole = |report: &MirrorReport| report.is_open && report.legs.iter().all(has_all);
-        mirrors.iter().all(is_whole)
+        have_all_legs(&**volume)
     }
 
     /// Nothing is left to do, besides: users wait for nothing, and no leg is on its way.
@@ -450,7 +446,7 @@ impl VolumeHost {
         let mut events = Vec::new();
         volume.poll_events(&mut events);
         if events.contains(&VolumeEvent::Lost) {
-            user_scene.model.told_of_loss(self.run);
+            self.user.on_loss(user_scene.model);
             user_scene.coverage.composed_losses += 1;
         }
         self.machine.dirty |= !done.is_empty();

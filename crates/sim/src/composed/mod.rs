@@ -7,20 +7,23 @@
 //! * `disks.rs`: the disks as a host has them; `returning.rs`: legs of mirrors that come back
 //! * `host.rs`: a machine that composes one; `user.rs`: what is done with it, and how answers are judged; `cuts.rs`: snapshots
 //! * `chaos.rs`: what goes wrong; `course.rs`: the course of a run, and its verdict
+//! * `enumerate.rs`: every crash of short workloads on one machine, over disks that lose what was not flushed (`crash_disk.rs`)
 
 mod at_rest;
 mod chaos;
 mod course;
+mod crash_disk;
 mod cuts;
 mod disks;
 mod draw;
+mod enumerate;
 mod growing;
 mod host;
 mod returning;
 mod shape;
 mod user;
 
-use thinwire_volume::Identity;
+use thinwire_volume::{Identity, LegReport, LegStanding, MirrorReport, Volume};
 
 use self::cuts::Cuts;
 use self::host::{HostScene, end_in_order};
@@ -31,9 +34,13 @@ use crate::world::World;
 
 pub use self::course::run_volumes;
 pub use self::disks::{ComposedDisk, DiskExport};
+pub use self::enumerate::{Enumerated, enumerate};
 pub use self::host::VolumeHost;
 pub use self::shape::{VolumeOver, VolumeShape};
 pub use self::user::VolumeUser;
+
+/// A copy of a leg is put back within so many runs.
+const RUNS_KNOWN: u32 = 3;
 
 /// A volume that hosts compose, and what is known of it.
 pub struct ComposedVolume {
@@ -50,9 +57,16 @@ pub struct ComposedVolume {
     /// Some disk fails what no module above makes good.
     pub may_fail: bool,
     /// A leg of a mirror that somebody may put back as it was at an earlier moment, with the content of that.
-    pub old_leg: Option<(usize, Option<Vec<u8>>)>,
+    pub old_leg: Option<(usize, Option<OldCopy>)>,
     /// What it was when it was opened first, and how large.
     pub known: Option<(Identity, u64)>,
+}
+
+/// What a leg held once.
+pub struct OldCopy {
+    content: Vec<u8>,
+    /// Of whichever run was the last by then.
+    run: u32,
 }
 
 impl ComposedVolume {
@@ -65,6 +79,15 @@ impl ComposedVolume {
     pub fn own_media(&self) -> impl Iterator<Item = &MediumHandle> {
         self.disks.iter().filter(|disk| disk.export.is_none()).map(|disk| &disk.medium)
     }
+}
+
+/// All legs of all mirrors of a volume have all data.
+fn have_all_legs(volume: &dyn Volume) -> bool {
+    let mut mirrors = Vec::new();
+    volume.mirrors(&mut mirrors);
+    let has_all = |leg: &LegReport| leg.standing == LegStanding::InSync && leg.lacks == 0;
+    let is_whole = |report: &MirrorReport| report.is_open && report.legs.iter().all(has_all);
+    mirrors.iter().all(is_whole)
 }
 
 /// How a run of a host ended.
@@ -178,13 +201,16 @@ impl World {
         if !is_free {
             return;
         }
+        let run = composed.hosts.iter().map(|host| host.run).max().unwrap_or(0);
         match old {
-            None => *old = Some(disk.medium.durable()),
-            Some(old) => {
+            // Labels know an old copy by what eight of their generations were, and by where a leg was left; of an older one they say that it
+            // was written apart.
+            Some(old) if run <= old.run + RUNS_KNOWN => {
                 self.trace.note(now, "somebody", "puts back leg", *leg as u64);
                 self.coverage.legs_put_back += 1;
-                disk.medium.write_durably(0, old.clone());
+                disk.medium.write_durably(0, old.content.clone());
             }
+            _ => *old = Some(OldCopy { content: disk.medium.durable(), run }),
         }
     }
 

@@ -32,6 +32,8 @@ struct Pending {
     kind: Expectation,
     range: Range,
     submitted_at: u64,
+    /// A loss was told of since it was submitted.
+    is_in_doubt: bool,
 }
 
 /// What there is to check with.
@@ -345,9 +347,16 @@ impl VolumeUser {
         scene.coverage.requests += 1;
         scene.coverage.overlaps +=
             u64::from(op != Op::Flush && self.pending.values().any(overlaps));
-        self.pending.insert(token, Pending { kind, range, submitted_at: scene.now });
+        let pending = Pending { kind, range, submitted_at: scene.now, is_in_doubt: false };
+        self.pending.insert(token, pending);
         volume.submit(io);
         token
+    }
+
+    /// The volume has told of a loss: neither what has completed and was not flushed nor what is outstanding can be relied on.
+    pub fn on_loss(&mut self, model: &mut Model) {
+        model.told_of_loss(self.run);
+        self.pending.values_mut().for_each(|pending| pending.is_in_doubt = true);
     }
 
     /// Checks what has completed.
@@ -360,7 +369,7 @@ impl VolumeUser {
         scene: &mut UserScene<'_>,
     ) -> Result<(), Violation> {
         let token = completion.token;
-        let Some(Pending { kind, range, .. }) = self.pending.remove(&token) else {
+        let Some(Pending { kind, range, is_in_doubt, .. }) = self.pending.remove(&token) else {
             return Err(Violation(format!("I/O {token} was completed twice")));
         };
         let result = completion.result;
@@ -382,7 +391,7 @@ impl VolumeUser {
         match kind {
             Expectation::Read(_) | Expectation::Status(_) if is_stale => {}
             Expectation::Effect { version, effect, fua } => {
-                model.end_write(self.run, range, version, ok, fua);
+                model.end_write(self.run, range, version, ok && !is_in_doubt, fua);
                 let counter = match effect {
                     ModelEffect::Data => &mut scene.coverage.writes,
                     ModelEffect::Zeroes => &mut scene.coverage.zeroes,
@@ -394,7 +403,7 @@ impl VolumeUser {
             Expectation::Flush(mark) => {
                 scene.coverage.flushes += u64::from(ok);
                 self.failed_flush = !ok;
-                model.end_flush(self.run, mark, ok)?;
+                model.end_flush(self.run, mark, ok && !is_in_doubt)?;
                 if !ok {
                     model.told_of_loss(self.run);
                 }

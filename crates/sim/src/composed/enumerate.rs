@@ -1,0 +1,490 @@
+//! Every crash of a short workload on a volume that a seed composes of disks of one machine: before and behind each thing that a disk is
+//! told to change, from the opening to the end, with each subset of the writes that were not flushed lost, and each of them torn. What comes up
+//! is what was promised, reads the same before and after it is made whole, and is whole then.
+
+use thinwire_buffer::SegList;
+use thinwire_link::rng::Rng;
+use thinwire_modules::mirror::MIRROR_DATA_START;
+use thinwire_volume::{Completion, Io, Op, Volume};
+
+use super::at_rest::AtRest;
+use super::crash_disk::{Content, Countdown, CrashDisk, Fate};
+use super::growing::{GrowingSettings, NotGrown};
+use super::{VolumeShape, draw, have_all_legs};
+use crate::model::Violation;
+use crate::run::Canary;
+use crate::stamp::SECTOR_BYTES;
+use crate::swarm::pick;
+
+const BLOCK: u64 = 4096;
+/// Of so many writes each subset is lost; of more, so many are drawn, and the others are all lost or all kept.
+const SUBSETS_OF: usize = 6;
+/// I/Os of a workload.
+const ACTS: u64 = 12;
+/// Of so many crashes one is followed until all is whole.
+const HEALED_EACH: u64 = 8;
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Enumerated {
+    /// Moments at which the power went.
+    pub moments: u64,
+    /// Ways in which what was not flushed then was lost.
+    pub crashes: u64,
+    /// Of these, the ones that were followed until all was whole.
+    pub healed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// So many blocks from this on, all bytes of which are the stamp; durable by itself, or not.
+    Write(u64, u64, u8, bool),
+    Zero(u64, u64),
+    Read(u64),
+    Flush,
+    /// Until all of that has ended.
+    Wait,
+    /// Long enough for what is done when nobody writes.
+    Rest,
+}
+
+/// What was written to a block.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    block: u64,
+    stamp: u8,
+    submitted: u64,
+    /// `u64::MAX` before.
+    completed: u64,
+    is_durable: bool,
+}
+
+/// What a user was promised.
+#[derive(Clone, Default)]
+struct Promised {
+    written: Vec<Written>,
+    clock: u64,
+}
+
+impl Promised {
+    /// Whether a sector of that block may hold this after a crash.
+    fn allows(&self, block: u64, stamp: u8) -> bool {
+        let of = || self.written.iter().filter(|write| write.block == block);
+        let is_gone =
+            |completed: u64| of().any(|write| write.is_durable && write.submitted > completed);
+        (stamp == 0 && !is_gone(0))
+            || of().any(|write| write.stamp == stamp && !is_gone(write.completed))
+    }
+}
+
+/// A workload.
+struct Script {
+    shape: VolumeShape,
+    sizes: Vec<u64>,
+    acts: Vec<Act>,
+    /// The blocks that are looked at.
+    blocks: Vec<u64>,
+    settings: GrowingSettings,
+    seed: u64,
+}
+
+/// Tries every crash of the workload of a seed.
+///
+/// # Errors
+/// A promise was broken.
+pub fn enumerate(seed: u64, canary: Canary) -> Result<Enumerated, Violation> {
+    let mut rng = Rng::new(seed ^ 0x656e_756d_6572_6174);
+    let bytes = pick(&mut rng, &[64 << 10, 256 << 10]);
+    let (shape, sizes) = draw::small_shape(bytes, &mut rng);
+    let mut settings = GrowingSettings::default();
+    match canary {
+        Canary::Mirror(planted) => settings.mirror_canary = planted,
+        Canary::Pool(planted) => settings.pool_canary = planted,
+        _ => {}
+    }
+    let never = Countdown::never();
+    let disk =
+        |(number, bytes): (usize, &u64)| CrashDisk::new(number, *bytes, Content::new(), &never);
+    let disks: Vec<_> = sizes.iter().enumerate().map(disk).collect();
+    let mut at_rest = AtRest::over(over(&disks), rng.bits());
+    at_rest.make(&shape);
+    if shape.has("crypt") {
+        at_rest.clear(&shape);
+    }
+    // What new mirrors copy at first is behind them.
+    let opened = at_rest.open(&shape).map_err(not_opened)?;
+    let (mut volume, _thin) = opened;
+    let blocks = volume.geometry().bytes / BLOCK;
+    wait_for_legs(&mut at_rest, &mut *volume)?;
+    at_rest.end(volume)?;
+    drop(at_rest);
+    let start: Vec<_> = disks.iter().map(CrashDisk::content).collect();
+    let acts = acts(blocks, &mut rng);
+    let mut looked_at = vec![0, blocks - 1];
+    for act in &acts {
+        if let Act::Write(first, count, ..) | Act::Zero(first, count) = *act {
+            looked_at.extend(first..first + count);
+        }
+    }
+    looked_at.sort_unstable();
+    looked_at.dedup();
+    let script = Script { shape, sizes, acts, blocks: looked_at, settings, seed };
+    let mut found = Enumerated::default();
+    for nth in 1.. {
+        let (disks, promised) = script.play(&start, nth)?;
+        found.moments += 1;
+        let is_whole = !promised.1;
+        let told = |violation: Violation, fates: &[Vec<Fate>]| {
+            let shape = &script.shape;
+            Violation(format!(
+                "the power goes with the change number {nth}, {fates:?}: {}; {shape:?}: {:?}",
+                violation.0, script.acts
+            ))
+        };
+        for fates in all_fates(&disks, &mut rng) {
+            let contents: Vec<_> =
+                disks.iter().zip(&fates).map(|(disk, fates)| disk.after(fates)).collect();
+            found.crashes += 1;
+            let heals = is_whole || found.crashes.is_multiple_of(HEALED_EACH);
+            found.healed += u64::from(heals);
+            script.look(contents, &promised.0, heals).map_err(|v| told(v, &fates))?;
+        }
+        if is_whole {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Gives those disks.
+fn over(
+    disks: &[CrashDisk],
+) -> impl FnMut(usize, &thinwire_buffer::Pool) -> Box<dyn Volume> + use<> {
+    let disks = disks.to_vec();
+    move |number, _| Box::new(disks[number].clone())
+}
+
+/// What a user does.
+fn acts(blocks: u64, rng: &mut Rng) -> Vec<Act> {
+    // Few places, so that much is written over.
+    let first = rng.below(blocks);
+    let mut acts = Vec::new();
+    for stamp in 1..=ACTS as u8 {
+        let near = (first + rng.below(4)).min(blocks - 1);
+        let at = if rng.chance(0.75) { near } else { rng.below(blocks) };
+        let count = rng.between(1, 3).min(blocks - at);
+        acts.push(match rng.below(16) {
+            0..9 => Act::Write(at, count, stamp, rng.chance(0.2)),
+            9 => Act::Zero(at, count),
+            10 => Act::Read(at),
+            11 => Act::Rest,
+            _ => Act::Flush,
+        });
+        if rng.chance(0.6) {
+            acts.push(Act::Wait);
+        }
+    }
+    acts.push(Act::Wait);
+    acts
+}
+
+/// What a crash may do to what was not flushed on each disk.
+fn all_fates(disks: &[CrashDisk], rng: &mut Rng) -> Vec<Vec<Vec<Fate>>> {
+    let counts: Vec<_> = disks.iter().map(CrashDisk::unflushed).collect();
+    let count: usize = counts.iter().sum();
+    let mut all = Vec::new();
+    let mut choose = |fate: &dyn Fn(usize) -> Fate| {
+        let mut nth = 0;
+        let mut of = |count: &usize| {
+            let from = nth;
+            nth += count;
+            (from..nth).map(fate).collect::<Vec<_>>()
+        };
+        all.push(counts.iter().map(&mut of).collect::<Vec<_>>());
+    };
+    // The last ones are those that others may depend on, which are not done either.
+    let mut drawn: Vec<usize> = (0..count).collect();
+    while drawn.len() > SUBSETS_OF {
+        let gone = rng.below(drawn.len() as u64) as usize;
+        drawn.remove(gone);
+    }
+    let rests = if count > SUBSETS_OF { vec![Fate::Lost, Fate::Kept] } else { vec![Fate::Lost] };
+    for subset in 0_u64..1 << drawn.len() {
+        for rest in &rests {
+            choose(&|nth| match drawn.iter().position(|at| *at == nth) {
+                Some(at) if subset >> at & 1 == 1 => Fate::Kept,
+                Some(_) => Fate::Lost,
+                None => *rest,
+            });
+        }
+    }
+    for torn in &drawn {
+        for half in [Fate::First, Fate::Second] {
+            for rest in [Fate::Lost, Fate::Kept] {
+                choose(&|nth| if nth == *torn { half } else { rest });
+            }
+        }
+    }
+    all
+}
+
+impl Script {
+    /// Plays it over these contents until the power goes with the `nth` change: the disks, what was promised, and whether the power
+    /// went before all had ended.
+    fn play(
+        &self,
+        start: &[Content],
+        nth: u64,
+    ) -> Result<(Vec<CrashDisk>, (Promised, bool)), Violation> {
+        let countdown = Countdown::new(nth);
+        let disks = self.disks(start, &countdown);
+        let mut at_rest = AtRest::over(over(&disks), self.seed);
+        at_rest.settings = self.settings;
+        at_rest.countdown = countdown.clone();
+        let mut promised = Promised::default();
+        let played = self.use_it(&mut at_rest, &mut promised);
+        if !countdown.is_over() {
+            played?;
+        }
+        drop(at_rest);
+        Ok((disks, (promised, countdown.is_over())))
+    }
+
+    fn disks(&self, contents: &[Content], countdown: &Countdown) -> Vec<CrashDisk> {
+        let disks = self.sizes.iter().zip(contents).enumerate();
+        disks
+            .map(|(number, (bytes, content))| {
+                CrashDisk::new(number, *bytes, content.clone(), countdown)
+            })
+            .collect()
+    }
+
+    /// Fails if the power goes.
+    fn use_it(&self, at_rest: &mut AtRest<'_>, promised: &mut Promised) -> Result<(), Violation> {
+        let opened = at_rest.open(&self.shape);
+        let (mut volume, _thin) = opened.map_err(not_opened)?;
+        let mut waits = Vec::new();
+        for (token, act) in (1..).zip(&self.acts) {
+            match *act {
+                Act::Wait => wait(at_rest, &mut *volume, promised, &mut waits)?,
+                Act::Rest => {
+                    wait(at_rest, &mut *volume, promised, &mut waits)?;
+                    let mut left = 600;
+                    at_rest.wait("a rest", &mut *volume, |volume| {
+                        volume.poll(&mut Vec::new());
+                        left -= 1;
+                        left == 0
+                    })?;
+                }
+                _ => {
+                    let (io, stamp) = act.io(token, at_rest);
+                    waits.push(Waiting::new(&io, stamp, promised));
+                    volume.submit(io);
+                }
+            }
+        }
+        wait(at_rest, &mut *volume, promised, &mut waits)?;
+        at_rest.end(volume)?;
+        Ok(())
+    }
+
+    /// Opens what a crash has left, and looks at it.
+    fn look(
+        &self,
+        contents: Vec<Content>,
+        promised: &Promised,
+        heals: bool,
+    ) -> Result<(), Violation> {
+        let disks = self.disks(&contents, &Countdown::never());
+        let mut at_rest = AtRest::over(over(&disks), self.seed ^ 1);
+        at_rest.settings = self.settings;
+        if !heals {
+            let opened = at_rest.open(&self.shape);
+            let (mut volume, _thin) = opened.map_err(not_opened)?;
+            return self.read_blocks(&mut at_rest, &mut *volume, promised).map(|_| ());
+        }
+        let found = self.read(&mut at_rest, promised)?;
+        drop(at_rest);
+        self.check_legs(&disks)?;
+        let mut at_rest = AtRest::over(over(&disks), self.seed ^ 2);
+        if self.shape.top().is_some_and(|top| top.has_volumes()) {
+            at_rest.check_pool(&self.shape)?;
+        }
+        match self.read(&mut at_rest, promised)? == found {
+            true => Ok(()),
+            false => Err(Violation("it reads otherwise when it is opened again".into())),
+        }
+    }
+
+    /// Opens it, reads it, waits until its mirrors are whole, reads it again, and ends it.
+    fn read(&self, at_rest: &mut AtRest<'_>, promised: &Promised) -> Result<Vec<u8>, Violation> {
+        let opened = at_rest.open(&self.shape);
+        let (mut volume, _thin) = opened.map_err(not_opened)?;
+        let found = self.read_blocks(at_rest, &mut *volume, promised)?;
+        wait_for_legs(at_rest, &mut *volume)?;
+        if self.read_blocks(at_rest, &mut *volume, promised)? != found {
+            return Err(Violation("it reads otherwise when its mirrors are whole".into()));
+        }
+        at_rest.end(volume)?;
+        Ok(found)
+    }
+
+    /// The first byte of each sector that is looked at.
+    fn read_blocks(
+        &self,
+        at_rest: &mut AtRest<'_>,
+        volume: &mut dyn Volume,
+        promised: &Promised,
+    ) -> Result<Vec<u8>, Violation> {
+        let mut found = Vec::new();
+        for &block in &self.blocks {
+            let done = one(at_rest, volume, Io::new(1, Op::Read, block * BLOCK, BLOCK))?;
+            done.result.map_err(|e| Violation(format!("block {block}: {e}")))?;
+            for sector in done.data.to_vec().chunks(SECTOR_BYTES) {
+                let stamp = sector[0];
+                let is_one = sector.iter().all(|byte| *byte == stamp);
+                if !is_one || !promised.allows(block, stamp) {
+                    let all = promised.written.iter().filter(|write| write.block == block);
+                    let all: Vec<_> = all.collect();
+                    return Err(Violation(format!("block {block} reads as {stamp}: {all:?}")));
+                }
+                found.push(stamp);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Legs that are disks hold the same.
+    fn check_legs(&self, disks: &[CrashDisk]) -> Result<(), Violation> {
+        let first = MIRROR_DATA_START / BLOCK;
+        let data = |disk: usize| {
+            let mut content = disks[disk].content();
+            content.retain(|block, bytes| *block >= first && bytes.iter().any(|byte| *byte != 0));
+            content
+        };
+        let mut differ = None;
+        self.shape.walk(&mut |shape| {
+            if !shape.top().is_some_and(|top| top.is_mirror()) {
+                return;
+            }
+            let legs: Vec<_> = shape
+                .parts()
+                .iter()
+                .filter_map(|part| match part {
+                    VolumeShape::Disk(disk) => Some(*disk),
+                    VolumeShape::Over(_) => None,
+                })
+                .collect();
+            for pair in legs.windows(2) {
+                if data(pair[0]) != data(pair[1]) {
+                    differ = Some(format!("disks {pair:?} are legs of a mirror, and differ"));
+                }
+            }
+        });
+        differ.map_or(Ok(()), |text| Err(Violation(text)))
+    }
+}
+
+impl Act {
+    fn io(self, token: u64, at_rest: &AtRest<'_>) -> (Io, u8) {
+        match self {
+            Act::Write(first, count, stamp, fua) => {
+                let mut io = Io::new(token, Op::Write, first * BLOCK, count * BLOCK);
+                let bytes = vec![stamp; io.len as usize];
+                io.data = SegList::of(at_rest.pool().copy_of(&bytes).freeze());
+                io.flags.fua = fua;
+                (io, stamp)
+            }
+            Act::Zero(first, count) => {
+                (Io::new(token, Op::WriteZeroes, first * BLOCK, count * BLOCK), 0)
+            }
+            Act::Read(first) => (Io::new(token, Op::Read, first * BLOCK, BLOCK), 0),
+            Act::Flush | Act::Wait | Act::Rest => (Io::new(token, Op::Flush, 0, 0), 0),
+        }
+    }
+}
+
+/// What a user waits for.
+struct Waiting {
+    token: u64,
+    op: Op,
+    submitted: u64,
+    fua: bool,
+    /// What of the promises it is.
+    writes: std::ops::Range<usize>,
+}
+
+impl Waiting {
+    fn new(io: &Io, stamp: u8, promised: &mut Promised) -> Self {
+        promised.clock += 1;
+        let (submitted, from) = (promised.clock, promised.written.len());
+        if io.op.is_write() {
+            for block in io.offset / BLOCK..(io.offset + io.len) / BLOCK {
+                let (completed, is_durable) = (u64::MAX, false);
+                promised.written.push(Written { block, stamp, submitted, completed, is_durable });
+            }
+        }
+        let (token, op, fua) = (io.token, io.op, io.flags.fua);
+        Waiting { token, op, submitted, fua, writes: from..promised.written.len() }
+    }
+
+    fn end(self, promised: &mut Promised) {
+        promised.clock += 1;
+        let now = promised.clock;
+        if self.op == Op::Flush {
+            let covered = |write: &&mut Written| write.completed < self.submitted;
+            promised.written.iter_mut().filter(covered).for_each(|write| write.is_durable = true);
+        }
+        for write in &mut promised.written[self.writes] {
+            write.completed = now;
+            write.is_durable |= self.fua;
+        }
+    }
+}
+
+/// Until all has ended that a user waits for.
+fn wait(
+    at_rest: &mut AtRest<'_>,
+    volume: &mut dyn Volume,
+    promised: &mut Promised,
+    waits: &mut Vec<Waiting>,
+) -> Result<(), Violation> {
+    let mut failed = None;
+    at_rest.wait("an I/O", volume, |volume| {
+        let mut done = Vec::new();
+        volume.poll(&mut done);
+        for completion in done {
+            let at = waits.iter().position(|wait| wait.token == completion.token);
+            let Some(at) = at else { continue };
+            let waiting = waits.remove(at);
+            match completion.result {
+                Ok(()) => waiting.end(promised),
+                Err(error) => failed = Some(error),
+            }
+        }
+        waits.is_empty()
+    })?;
+    failed.map_or(Ok(()), |error| Err(Violation(format!("an I/O failed: {error}"))))
+}
+
+fn not_opened(why: NotGrown) -> Violation {
+    Violation(format!("it is not opened: {why:?}"))
+}
+
+fn wait_for_legs(at_rest: &mut AtRest<'_>, volume: &mut dyn Volume) -> Result<(), Violation> {
+    at_rest.wait("its mirrors are whole", volume, |volume| {
+        volume.poll(&mut Vec::new());
+        have_all_legs(volume)
+    })
+}
+
+/// Has one I/O done.
+fn one(at_rest: &mut AtRest<'_>, volume: &mut dyn Volume, io: Io) -> Result<Completion, Violation> {
+    volume.submit(io);
+    let mut done = Vec::new();
+    at_rest.wait("an I/O", volume, |volume| {
+        volume.poll(&mut done);
+        !done.is_empty()
+    })?;
+    Ok(done.remove(0))
+}
