@@ -41,6 +41,7 @@ fn steady_state_does_not_allocate() {
         let mut open = open_volume(&"memory:4M".parse().unwrap(), &options, None).unwrap();
         let plan = BenchPlan {
             rw,
+            mix: 50,
             bs: 0,
             iodepth: 16,
             jobs: 2,

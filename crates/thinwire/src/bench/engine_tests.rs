@@ -6,12 +6,13 @@ use crate::bench::plan::tests::plan;
 use crate::cli::BenchPattern;
 use crate::testing::{MemoryVolume, Mischief};
 
-const EACH: [BenchPattern; 5] = [
+const EACH: [BenchPattern; 6] = [
     BenchPattern::RandRead,
     BenchPattern::RandWrite,
     BenchPattern::Read,
     BenchPattern::Write,
     BenchPattern::RandRw,
+    BenchPattern::Rw,
 ];
 
 fn run(plan: BenchPlan, open: &mut MemoryVolume) -> Tally {
@@ -31,7 +32,9 @@ fn every_pattern_runs_clean_and_counts() {
             match rw {
                 BenchPattern::RandRead | BenchPattern::Read => assert_eq!(tally.reads, tally.ios),
                 BenchPattern::RandWrite | BenchPattern::Write => assert_eq!(tally.reads, 0),
-                BenchPattern::RandRw => assert!(tally.reads > 0 && tally.reads < tally.ios),
+                BenchPattern::RandRw | BenchPattern::Rw => {
+                    assert!(tally.reads > 0 && tally.reads < tally.ios)
+                }
             }
             assert_eq!(tally.verified > 0, verify && plan.writes());
             assert_eq!(open.flushes() > 0, plan.writes());

@@ -14,6 +14,8 @@ use crate::size::show_size;
 pub struct BenchPlan {
     /// Pattern.
     pub rw: BenchPattern,
+    /// How many of 100 I/Os of a mixed pattern read.
+    pub mix: u32,
     /// Bytes an I/O.
     pub bs: u32,
     /// I/Os each job keeps outstanding.
@@ -89,7 +91,7 @@ impl BenchPlan {
 
     /// Whether the pattern writes at all.
     pub fn writes(&self) -> bool {
-        !matches!(self.rw, BenchPattern::RandRead | BenchPattern::Read)
+        !self.rw.reads_only()
     }
 
     /// I/Os outstanding at most, of all jobs together.
@@ -101,6 +103,7 @@ impl BenchPlan {
 /// The offsets of one job: its own random numbers, or its own stretch of the volume.
 pub struct Stream {
     rw: BenchPattern,
+    mix: u32,
     random: SplitMix,
     first: u64,
     count: u64,
@@ -115,6 +118,7 @@ impl Stream {
         let share = plan.blocks / jobs;
         Stream {
             rw: plan.rw,
+            mix: plan.mix,
             random: SplitMix::new(plan.seed.wrapping_mul(0x100).wrapping_add(job)),
             first: share * job,
             count: share,
@@ -128,10 +132,16 @@ impl Stream {
         match self.rw {
             BenchPattern::RandRead => (self.random.below(self.blocks), false),
             BenchPattern::RandWrite => (self.random.below(self.blocks), true),
-            BenchPattern::RandRw => (self.random.below(self.blocks), self.random.bits() >> 63 == 1),
+            BenchPattern::RandRw => (self.random.below(self.blocks), self.is_write()),
             BenchPattern::Read => (self.in_order(), false),
             BenchPattern::Write => (self.in_order(), true),
+            BenchPattern::Rw => (self.in_order(), self.is_write()),
         }
+    }
+
+    /// Whether the next I/O of a mixed pattern writes.
+    fn is_write(&mut self) -> bool {
+        self.random.below(100) >= u64::from(self.mix)
     }
 
     fn in_order(&mut self) -> u64 {
@@ -168,11 +178,13 @@ impl SplitMix {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::cli::MIX_DEFAULT;
     use thinwire_volume::Features;
 
     pub fn plan(rw: BenchPattern) -> BenchPlan {
         BenchPlan {
             rw,
+            mix: MIX_DEFAULT,
             bs: 4096,
             iodepth: 8,
             jobs: 2,
@@ -233,6 +245,19 @@ pub(super) mod tests {
                 _ => assert!((60..140).contains(&writes), "{writes}"),
             }
         }
+        for (rw, mix, writes) in [
+            (BenchPattern::RandRw, 70, 2800..3200),
+            (BenchPattern::Rw, 70, 2800..3200),
+            (BenchPattern::Rw, 100, 0..1),
+            (BenchPattern::RandRw, 0, 10_000..10_001),
+        ] {
+            let mut stream = Stream::new(&BenchPlan { mix, ..plan(rw) }, 0);
+            let found = (0..10_000).filter(|_| stream.next().1).count();
+            assert!(writes.contains(&found), "{rw:?}, {mix} of 100: {found} writes");
+        }
+        let mut mixed = Stream::new(&plan(BenchPattern::Rw), 1);
+        let blocks: Vec<_> = (0..3).map(|_| mixed.next().0).collect();
+        assert_eq!(blocks, [32, 33, 34], "in order, whichever way");
         let mut ordered = Stream::new(&plan(BenchPattern::Read), 1);
         let blocks: Vec<_> = (0..33).map(|_| ordered.next().0).collect();
         assert_eq!((blocks[0], blocks[31], blocks[32]), (32, 63, 32));

@@ -16,6 +16,9 @@ pub struct BenchReport {
     pub uri: String,
     /// Pattern, as typed.
     pub rw: String,
+    /// How many of 100 I/Os of a mixed pattern were to read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mix: Option<u32>,
     /// Bytes an I/O.
     pub bs: u32,
     /// I/Os each job kept outstanding.
@@ -140,6 +143,7 @@ impl BenchReport {
             schema: SCHEMA,
             uri,
             rw: clap::ValueEnum::to_possible_value(&plan.rw).expect("named").get_name().to_owned(),
+            mix: plan.rw.is_mixed().then_some(plan.mix),
             bs: plan.bs,
             iodepth: plan.iodepth,
             jobs,
@@ -175,8 +179,9 @@ impl BenchReport {
     /// For people.
     pub fn text(&self) -> String {
         let l = &self.latency_us;
+        let mix = self.mix.map_or(String::new(), |reads| format!(" ({reads} % reads)"));
         let mut text = format!(
-            "{}\n{} of {}, {} outstanding in each of {} jobs, {:.1} s\n\
+            "{}\n{}{mix} of {}, {} outstanding in each of {} jobs, {:.1} s\n\
              {:>12.0} IOPS  {:.1} MiB/s  {:.2} us CPU an I/O\n\
              {:>12.1} us mean latency  (p50 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1})\n\
              {:>12} errors",

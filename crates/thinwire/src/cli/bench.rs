@@ -20,8 +20,10 @@ pub enum BenchPattern {
     Read,
     /// Writes in order
     Write,
-    /// Random reads and writes, half each
+    /// Random reads and writes, half each or as --mix says
     RandRw,
+    /// Reads and writes in order, the same
+    Rw,
 }
 
 impl BenchPattern {
@@ -29,7 +31,15 @@ impl BenchPattern {
     pub fn reads_only(self) -> bool {
         matches!(self, BenchPattern::RandRead | BenchPattern::Read)
     }
+
+    /// It has both, so how many of each can be said.
+    pub fn is_mixed(self) -> bool {
+        matches!(self, BenchPattern::RandRw | BenchPattern::Rw)
+    }
 }
+
+/// How many of 100 I/Os of a mixed pattern read, if it is not said.
+pub const MIX_DEFAULT: u32 = 50;
 
 /// `thinwire bench`.
 #[derive(Args, Debug)]
@@ -38,6 +48,7 @@ Examples:
   thinwire bench --insecure 'tw://node1/disk0?link=eth1' --rw randread --bs 4k --iodepth 32
   thinwire bench memory:1G --rw randrw --verify --runtime 5s --json
   thinwire bench --insecure tw+udp://10.0.0.2/disk0 --rw write --bs 128k --iodepth 8
+  thinwire bench memory:1G --rw randrw --mix 70 --bs 8k --iodepth 16
   thinwire bench --insecure 'tw://node1/scratch?link=eth1' --breakdown
   thinwire bench /srv/scratch.img --rw randwrite --take-over
 
@@ -50,6 +61,9 @@ pub struct BenchArgs {
     /// Pattern
     #[arg(long, value_enum, help = "Pattern [default: randread]")]
     pub rw: Option<BenchPattern>,
+    /// How many of 100 I/Os of rw and randrw read, the others write [default: 50]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub mix: Option<u32>,
     /// Bytes an I/O [default: 4k]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub bs: Option<u64>,

@@ -24,7 +24,7 @@ use crate::face::{FaceSpec, NbdAddress};
 use crate::offer::OfferSpec;
 use crate::size::{check_name, parse_duration};
 use crate::uri::VolumeSpec;
-pub use bench::{BenchArgs, BenchPattern};
+pub use bench::{BenchArgs, BenchPattern, MIX_DEFAULT};
 pub use keys::{KeyAction, KeyArgs, SecurityArgs};
 pub use nbd::{NbdDoorArgs, Tls};
 pub use privileges::{CaretakerArgs, PrivilegeArgs};

@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::breakdown::break_down;
 use crate::bench::{BenchPlan, BenchReport, Engine, Stop, Tally, failure};
-use crate::cli::{BenchArgs, BenchPattern};
+use crate::cli::{BenchArgs, BenchPattern, MIX_DEFAULT};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::last_resort::catch_signals;
@@ -28,6 +28,13 @@ pub fn run(args: &BenchArgs) -> Outcome {
         return break_down(args);
     }
     let reads_only = pattern(args).reads_only();
+    if let Some(percent) = args.mix
+        && !pattern(args).is_mixed()
+    {
+        return Err(Failure::usage(format!(
+            "--mix {percent}: this pattern does not mix; say --rw rw or --rw randrw"
+        )));
+    }
     if args.take_over && reads_only {
         let why =
             "--take-over: this pattern only reads, and readers disturb no writer; leave it away";
@@ -137,6 +144,7 @@ fn run_plan(
 ) -> Outcome<(BenchPlan, Tally)> {
     let plan = BenchPlan {
         rw: pattern(args),
+        mix: args.mix.unwrap_or(MIX_DEFAULT),
         bs: 0,
         iodepth: args.iodepth,
         jobs,

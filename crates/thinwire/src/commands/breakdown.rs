@@ -12,7 +12,7 @@ use super::bench::{Progress, READING_FLAG, run_number};
 use crate::bench::{
     BenchPlan, BenchReport, Breakdown, BreakdownCell, BreakdownRun, Engine, Stop, Tally, failure,
 };
-use crate::cli::{BenchArgs, BenchPattern};
+use crate::cli::{BenchArgs, BenchPattern, MIX_DEFAULT};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::last_resort::catch_signals;
@@ -138,6 +138,7 @@ impl Stand<'_> {
     ) -> Outcome<BreakdownCell> {
         let plan = |runtime| BenchPlan {
             rw,
+            mix: args.mix.unwrap_or(MIX_DEFAULT),
             bs: 0,
             iodepth: 1,
             jobs: 1,
