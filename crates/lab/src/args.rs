@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::echo;
 use crate::experiments::Experiment;
 use crate::flood;
+use crate::stream;
 use crate::times;
 
 const ABOUT: &str =
@@ -19,6 +20,7 @@ Examples:
   thinwire-lab report --quick             all experiments, a subset of their points; report.html
   thinwire-lab report                     all points; may be interrupted and started again
   thinwire-lab report --draw              draw again what is stored, measure nothing
+  thinwire-lab orchestra --quick          all about volumes made of volumes; orchestra.html
   thinwire-lab fig1 --only packet --only 4k --rounds 1 --seconds 0.5
   thinwire-lab list --quick
   thinwire-lab echo server --link eth1
@@ -43,7 +45,7 @@ pub struct LabArgs {
 impl LabArgs {
     /// Whether it is one side of the echo, which makes nothing that would have to be removed.
     pub fn is_echo(&self) -> bool {
-        matches!(self.command, LabCommand::Echo(_) | LabCommand::Forge(_))
+        matches!(self.command, LabCommand::Echo(_) | LabCommand::Stream(_) | LabCommand::Forge(_))
     }
 }
 
@@ -90,6 +92,38 @@ pub enum LabCommand {
     Links(RunArgs),
     /// Requests outstanding, initiators, links, shards
     Scaling(RunArgs),
+    /// Run all experiments about volumes made of volumes, and make one HTML page of them
+    Orchestra(ReportArgs),
+    /// What each kind of volume costs, beside the bare export
+    #[command(name = "orchestra-modules")]
+    OrchestraModules(RunArgs),
+    /// Stripes over one to three targets; pools and snapshots beside qcow2
+    #[command(name = "orchestra-stripes")]
+    OrchestraStripes(RunArgs),
+    /// TCP and an empty protocol on a link of 1 Gb/s, 64 bytes to 128 KiB
+    #[command(name = "orchestra-2.6")]
+    Orchestra26(RunArgs),
+    /// One disk of the document's speed beside memory over the network, one outstanding
+    #[command(name = "orchestra-2.7")]
+    Orchestra27(RunArgs),
+    /// Direct, one and three storage nodes: throughput
+    #[command(name = "orchestra-2.8")]
+    Orchestra28(RunArgs),
+    /// The same runs: response times
+    #[command(name = "orchestra-2.9")]
+    Orchestra29(RunArgs),
+    /// The same runs: CPU of the initiator
+    #[command(name = "orchestra-2.10")]
+    Orchestra210(RunArgs),
+    /// Postmark on ext4: direct
+    #[command(name = "orchestra-table2.1")]
+    OrchestraTable21(RunArgs),
+    /// The same runs: one and three storage nodes relative to direct
+    #[command(name = "orchestra-2.11")]
+    Orchestra211(RunArgs),
+    /// The same runs: where the time goes, I/Os a second
+    #[command(name = "orchestra-2.12")]
+    Orchestra212(RunArgs),
     /// List the points of all experiments and how long they take
     List(ListArgs),
     /// Whom spinning hurts: two sides beside 0 to 4 busy processes, with --spin off and on
@@ -100,6 +134,9 @@ pub enum LabCommand {
     Flood(FloodArgs),
     /// The limit of a link: frames there and back with an empty protocol
     Echo(EchoArgs),
+    /// Bytes over one TCP connection, for `orchestra-2.6`
+    #[command(hide = true)]
+    Stream(stream::StreamArgs),
     /// Hear frames, and send forged ones like them; for `flood`, in namespaces of its own
     #[command(hide = true)]
     Forge(flood::ForgeArgs),
@@ -128,12 +165,24 @@ impl LabCommand {
             LabCommand::Keys(args) => (Experiment::Keys, args),
             LabCommand::Links(args) => (Experiment::Links, args),
             LabCommand::Scaling(args) => (Experiment::Scaling, args),
+            LabCommand::OrchestraModules(args) => (Experiment::OrchestraModules, args),
+            LabCommand::OrchestraStripes(args) => (Experiment::OrchestraStripes, args),
+            LabCommand::Orchestra26(args) => (Experiment::Orchestra26, args),
+            LabCommand::Orchestra27(args) => (Experiment::Orchestra27, args),
+            LabCommand::Orchestra28(args) => (Experiment::Orchestra28, args),
+            LabCommand::Orchestra29(args) => (Experiment::Orchestra29, args),
+            LabCommand::Orchestra210(args) => (Experiment::Orchestra210, args),
+            LabCommand::OrchestraTable21(args) => (Experiment::OrchestraTable21, args),
+            LabCommand::Orchestra211(args) => (Experiment::Orchestra211, args),
+            LabCommand::Orchestra212(args) => (Experiment::Orchestra212, args),
             LabCommand::Report(_)
+            | LabCommand::Orchestra(_)
             | LabCommand::List(_)
             | LabCommand::Busy(_)
             | LabCommand::Fair(_)
             | LabCommand::Flood(_)
             | LabCommand::Echo(_)
+            | LabCommand::Stream(_)
             | LabCommand::Forge(_) => return None,
         })
     }
@@ -180,12 +229,13 @@ pub struct RunArgs {
     pub json: bool,
 }
 
-/// `thinwire-lab report`.
+/// `thinwire-lab report` and `thinwire-lab orchestra`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
   thinwire-lab report --quick --out /tmp/lab
-  thinwire-lab report --label 'commit abc'")]
+  thinwire-lab report --label 'commit abc'
+  thinwire-lab orchestra --quick --minutes 14")]
 pub struct ReportArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -320,6 +370,9 @@ mod tests {
     fn what_makes_sense_is_understood() {
         for line in [
             "report --quick --out /tmp/x --remarks f",
+            "orchestra --quick --minutes 14 --out /tmp/x",
+            "orchestra-2.10 --only x3 --json",
+            "stream client 10.0.0.1:5001 --bs 64 --runtime 0.5 --answered",
             "fig1 --only packet --only 4k --rounds 1 --seconds 0.5 --json",
             "busy --rounds 2 --seconds 0.5",
             "flood --rounds 2 --seconds 0.5",

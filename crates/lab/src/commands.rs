@@ -9,7 +9,7 @@ use crate::busy;
 use crate::contender::Abilities;
 use crate::echo;
 use crate::error::{LabError, Outcome};
-use crate::experiments::{self, Bar, Experiment, plan_of_all};
+use crate::experiments::{Bar, Experiment, Suite};
 use crate::fair;
 use crate::flood;
 use crate::identity::Provenance;
@@ -19,6 +19,7 @@ use crate::report::{self, ReportHead};
 use crate::runner::{self, Choice};
 use crate::stand::Laboratory;
 use crate::store::SampleStore;
+use crate::stream;
 use crate::view::View;
 
 /// Does what the command line says. `executable` is the thinwire that is measured; `interrupted`
@@ -49,7 +50,9 @@ pub fn run(args: &LabArgs, executable: &Path, interrupted: &dyn Fn() -> bool) ->
             let lab = Laboratory::new(executable, &own, &disks, interrupted)?;
             say(&flood::run(&lab, args)?.text())
         }
-        LabCommand::Report(args) => report(args, executable, interrupted),
+        LabCommand::Stream(args) => stream::run(args),
+        LabCommand::Report(args) => report(Suite::Tyche, args, executable, interrupted),
+        LabCommand::Orchestra(args) => report(Suite::Orchestra, args, executable, interrupted),
         command => {
             let (experiment, args) = command.experiment().expect("all others are experiments");
             one(experiment, args, executable, interrupted)
@@ -146,22 +149,28 @@ fn one(
     say(&format!("wrote {} in {}", drawn.join(", "), args.out.display()))
 }
 
-fn report(args: &ReportArgs, executable: &Path, interrupted: &dyn Fn() -> bool) -> Outcome {
+fn report(
+    suite: Suite,
+    args: &ReportArgs,
+    executable: &Path,
+    interrupted: &dyn Fn() -> bool,
+) -> Outcome {
     let remarks = args.remarks.as_deref().map_or(Ok(Remarks::default()), Remarks::read)?;
     let args = &args.run;
-    let (plan, choice) = (plan_of_all(), choice(args));
+    let (plan, choice) = (suite.plan(), choice(args));
     let (store, head) = measured(args, &choice, &plan, executable, interrupted)?;
     let view = View::new(&store, &choice.told(&plan), choice.form);
-    let (path, [met, missed, open]) = report::write_report(&args.out, &head, &view, &remarks)?;
+    let (path, [met, missed, open]) =
+        report::write_report(&args.out, &head, suite, &view, &remarks)?;
     if args.json {
-        let bars: Vec<_> = experiments::bars(&view).into_iter().map(Bar::judged).collect();
+        let bars: Vec<_> = suite.bars(&view).into_iter().map(Bar::judged).collect();
         let value = serde_json::json!({
             "schema": head.schema, "report": path, "head": head, "met": met, "missed": missed,
             "open": open, "bars": bars,
         });
         return say(&value.to_string());
     }
-    for bar in experiments::bars(&view) {
+    for bar in suite.bars(&view) {
         let sign = if bar.at_least { "at least" } else { "at most" };
         let found = bar.shown();
         say(&format!("{:>24}  {}: {sign} {}, {found}", bar.verdict(), bar.text, bar.wanted))?;
@@ -191,14 +200,20 @@ fn list(args: &ListArgs) -> Outcome {
             }
         }
     }
-    let seconds = estimate(&choice.of(&plan_of_all()), form);
+    let of = |suite: Suite| estimate(&choice.of(&suite.plan()), form);
+    let [report, orchestra] = [Suite::Tyche, Suite::Orchestra].map(of);
     match args.json {
         true => {
-            say(&serde_json::json!({"schema": 1, "seconds": seconds, "points": points}).to_string())
+            let value = serde_json::json!({
+                "schema": 1, "seconds": report, "orchestra_seconds": orchestra, "points": points,
+            });
+            say(&value.to_string())
         }
-        false => {
-            say(&format!("all, what is asked for twice once: about {:.0} min", seconds / 60.0))
-        }
+        false => say(&format!(
+            "what is asked for twice once: `report` about {:.0} min, `orchestra` about {:.0} min",
+            report / 60.0,
+            orchestra / 60.0
+        )),
     }
 }
 

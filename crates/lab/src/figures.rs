@@ -42,6 +42,9 @@ pub struct Figures {
     /// Requests of an echo that were never answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<f64>,
+    /// What a program did on a file system, where that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<ProgramFigures>,
     /// What the batching policy did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<BatchFigures>,
@@ -110,6 +113,33 @@ impl Traffic {
     pub fn between(before: [f64; 2], after: [f64; 2], ios: f64) -> Self {
         let [frames, octets] = [0, 1].map(|n| (after[n] - before[n]) / ios.max(1.0));
         Traffic { frames, octets: octets + frames * CHECK_SEQUENCE }
+    }
+}
+
+/// What a program did on a file system. Its operations are what [`Figures`] counts as I/Os.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProgramFigures {
+    /// From its start to its end.
+    pub seconds: f64,
+    /// CPU time of the program in user space, in seconds.
+    pub user_s: f64,
+    /// The same in the kernel.
+    pub system_s: f64,
+    /// CPU time of the attachment's process.
+    pub attachment_s: f64,
+    /// KB (1000 bytes) that it read in a second.
+    pub read_kb_per_s: f64,
+    /// The same, written.
+    pub write_kb_per_s: f64,
+    /// I/Os a second that reached the device.
+    pub device_iops: f64,
+}
+
+impl ProgramFigures {
+    /// Percent of its time in which no processor worked for it or its attachment, of one.
+    pub fn idle_percent(&self) -> f64 {
+        let busy = self.user_s + self.system_s + self.attachment_s;
+        ((1.0 - busy / self.seconds) * 100.0).max(0.0)
     }
 }
 

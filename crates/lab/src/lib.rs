@@ -24,6 +24,7 @@
 pub mod args;
 pub mod busy;
 pub mod commands;
+pub mod composed;
 pub mod contender;
 pub mod document;
 pub mod draw;
@@ -34,6 +35,7 @@ pub mod fair;
 pub mod figures;
 pub mod flood;
 pub mod identity;
+pub mod load;
 pub mod offered;
 pub mod plan;
 pub mod point;
@@ -43,6 +45,7 @@ pub mod runner;
 pub mod stand;
 pub mod stats;
 pub mod store;
+pub mod stream;
 pub mod times;
 pub mod view;
 
@@ -96,8 +99,13 @@ fn measured(args: &LabArgs) -> Outcome<PathBuf> {
     };
     // Lists and the echo need none.
     match path.is_file()
-        || matches!(args.command, LabCommand::List(_) | LabCommand::Echo(_) | LabCommand::Forge(_))
-    {
+        || matches!(
+            args.command,
+            LabCommand::List(_)
+                | LabCommand::Echo(_)
+                | LabCommand::Stream(_)
+                | LabCommand::Forge(_)
+        ) {
         true => Ok(path),
         false => Err(LabError::Failed(format!(
             "there is no {} to measure; `make build` makes one, and --thinwire PATH names another",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::composed::{Composed, Program};
 use crate::contender::{set_up_key, start_after};
 use crate::offered::{Medium, Protocol};
 use crate::point::{JOINING, Load, Point, Subject, Wire};
@@ -19,6 +20,10 @@ pub enum Form {
 pub const QUICK_SECONDS_MAX: f64 = 540.0;
 /// Longest full run, in seconds.
 pub const FULL_SECONDS_MAX: f64 = 9600.0;
+/// The same of what is about volumes made of volumes.
+pub const ORCHESTRA_QUICK_SECONDS_MAX: f64 = 840.0;
+/// The same, in full.
+pub const ORCHESTRA_FULL_SECONDS_MAX: f64 = 7000.0;
 
 /// Subjects that are compared: measured in turns on the same load, in another order each round.
 #[derive(Clone, Debug)]
@@ -160,6 +165,16 @@ fn overhead(subject: &Subject) -> f64 {
         Subject::Tgt => 0.5,
         // A file is read or written as a whole.
         Subject::Ext2 { mib, .. } => f64::from(*mib) / 150.0,
+        // qemu-nbd begins anew, and fio takes a while to start.
+        Subject::Composed(Composed::Qcow2 { snapshot }) => {
+            if *snapshot {
+                2.0
+            } else {
+                1.1
+            }
+        }
+        Subject::Composed(Composed::TcpStream) => 0.3,
+        Subject::Composed(_) => 0.5,
         Subject::MemoryCopy => 0.2,
         Subject::Null { .. } => 0.1,
     }
@@ -172,7 +187,16 @@ pub fn set_up_seconds(subject: &Subject) -> f64 {
         Subject::Disk { .. } | Subject::NbdkitFile | Subject::NbdkitHeld(_) => 2.5,
         Subject::Ext2 { mib, .. } => 2.0 + f64::from(*mib) / 150.0,
         Subject::Offered { medium, .. } if *medium != Medium::Memory => 2.5,
+        Subject::Composed(_) => 2.5,
         _ => 1.2,
+    }
+}
+
+/// Seconds that a program takes, with its file system: it ends by itself.
+fn program_seconds(program: Program) -> f64 {
+    match program {
+        Program::Postmark { files, transactions } => 2.0 + f64::from(files + transactions) / 2500.0,
+        Program::Query(_) => 5.0,
     }
 }
 
@@ -182,11 +206,12 @@ pub fn run_seconds(point: &Point, entry: &Entry) -> f64 {
         0 => entry.seconds,
         every => f64::from(every * (JOINING + 1)),
     };
+    let program = point.load.program.map_or(0.0, program_seconds);
     let together = match point.wire.initiators {
         1 => 0.0,
         initiators => start_after(initiators),
     };
-    measured + overhead(&point.subject) + together
+    measured + program + overhead(&point.subject) + together
 }
 
 /// Seconds that a plan takes from nothing.
@@ -212,13 +237,27 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::experiments::{Experiment, plan_of_all};
+    use crate::experiments::{Experiment, Suite};
+
+    fn all_groups() -> impl Iterator<Item = Group> {
+        [Suite::Tyche, Suite::Orchestra].into_iter().flat_map(Suite::plan)
+    }
 
     #[test]
     fn quick_is_a_subset_of_full_and_both_are_in_time() {
-        let groups = plan_of_all();
-        let (quick, full) = (estimate(&groups, Form::Quick), estimate(&groups, Form::Full));
-        println!("estimates: quick {quick:.0} s, full {full:.0} s");
+        for (suite, quick_max, full_max) in [
+            (Suite::Tyche, QUICK_SECONDS_MAX, FULL_SECONDS_MAX),
+            (Suite::Orchestra, ORCHESTRA_QUICK_SECONDS_MAX, ORCHESTRA_FULL_SECONDS_MAX),
+        ] {
+            let groups = suite.plan();
+            let (quick, full) = (estimate(&groups, Form::Quick), estimate(&groups, Form::Full));
+            println!("{suite:?}: quick {quick:.0} s, full {full:.0} s");
+            assert!(quick < quick_max, "{suite:?}: quick takes {quick} s");
+            assert!(full < full_max, "{suite:?}: full takes {full} s");
+            assert!(
+                groups.iter().flat_map(|g| &g.entries).all(|e| e.quick <= e.full && e.full > 0)
+            );
+        }
         for experiment in Experiment::ALL {
             let own = experiment.plan();
             println!(
@@ -230,9 +269,6 @@ mod tests {
             let quick = estimate(&own, Form::Quick);
             assert_eq!(quick == 0.0, experiment.is_full_only(), "{}", experiment.name());
         }
-        assert!(quick < QUICK_SECONDS_MAX, "quick takes {quick} s");
-        assert!(full < FULL_SECONDS_MAX, "full takes {full} s");
-        assert!(groups.iter().flat_map(|g| &g.entries).all(|e| e.quick <= e.full && e.full > 0));
     }
 
     #[test]
@@ -285,7 +321,7 @@ mod tests {
             assert!(followed.values().all(|times| *times <= most), "{count}: {followed:?}");
             assert_eq!(followed.len(), count * (count - 1));
         }
-        for group in plan_of_all() {
+        for group in all_groups() {
             let mut before: BTreeMap<Subject, Vec<Subject>> = BTreeMap::new();
             for round in 0..group.rounds(Form::Full) {
                 let turns = group.turns(Form::Full, round);
@@ -308,7 +344,7 @@ mod tests {
 
     #[test]
     fn tyche_gets_the_time_that_its_interval_needs() {
-        for group in plan_of_all() {
+        for group in all_groups() {
             for entry in &group.entries {
                 if matches!(entry.subject, Subject::Thinwire { settings, .. } if settings.batch == Some("tyche"))
                 {
@@ -321,7 +357,8 @@ mod tests {
 
     #[test]
     fn plans_hold_each_load_and_each_subject_once() {
-        for groups in Experiment::ALL.map(Experiment::plan).into_iter().chain([plan_of_all()]) {
+        let suites = [Suite::Tyche, Suite::Orchestra].map(Suite::plan);
+        for groups in Experiment::ALL.map(Experiment::plan).into_iter().chain(suites) {
             let loads: BTreeSet<_> = groups.iter().map(|g| (g.wire, g.load)).collect();
             assert_eq!(loads.len(), groups.len());
             for group in groups {

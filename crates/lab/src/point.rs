@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::composed::Composed;
+pub use crate::load::{JOINING, Load, Pattern};
 use crate::offered::{Ext2Disk, Medium, Protocol};
 
 /// The network between the sides.
@@ -51,104 +53,6 @@ impl fmt::Display for Wire {
             write!(f, "-cable")?;
         }
         Ok(())
-    }
-}
-
-/// Which way, and in which order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pattern {
-    /// Random reads.
-    RandRead,
-    /// Random writes.
-    RandWrite,
-    /// Reads in order.
-    Read,
-    /// Writes in order.
-    Write,
-}
-
-impl Pattern {
-    /// As `thinwire bench` and fio write it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Pattern::RandRead => "randread",
-            Pattern::RandWrite => "randwrite",
-            Pattern::Read => "read",
-            Pattern::Write => "write",
-        }
-    }
-
-    /// Whether data comes to the initiator.
-    pub fn reads(self) -> bool {
-        matches!(self, Pattern::RandRead | Pattern::Read)
-    }
-}
-
-/// What is asked of a subject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Load {
-    /// Direction and order.
-    pub pattern: Pattern,
-    /// Bytes an I/O.
-    pub block: u32,
-    /// I/Os each job keeps outstanding.
-    pub depth: u32,
-    /// Threads of the document: independent streams of I/Os. On each initiator.
-    pub jobs: u32,
-    /// If set: not the load itself, but where its time goes, by the stage clocks of both sides: one
-    /// request outstanding, of each of the document's sizes in turn (`block` aside).
-    pub stages: bool,
-    /// If set: nothing but attaching by address and letting go, again and again; a latency is that of a
-    /// handshake, from the first greeting to the answer that opens a session.
-    pub handshakes: bool,
-    /// If not 0: every so many seconds a further stream joins, five in all, each of 128 KiB I/Os,
-    /// one outstanding (Figure 8).
-    pub joined_every_s: u32,
-}
-
-/// How many streams join, and so how many intervals there are besides the first.
-pub const JOINING: u32 = 5;
-
-impl Load {
-    /// One job.
-    pub const fn new(pattern: Pattern, block: u32, depth: u32) -> Self {
-        let (jobs, stages, handshakes, joined_every_s) = (1, false, false, 0);
-        Load { pattern, block, depth, jobs, stages, handshakes, joined_every_s }
-    }
-
-    /// So many jobs.
-    pub const fn jobs(self, jobs: u32) -> Self {
-        Load { jobs, ..self }
-    }
-
-    /// Where the time of one request goes.
-    pub const fn stages(pattern: Pattern) -> Self {
-        Load { stages: true, ..Load::new(pattern, 4096, 1) }
-    }
-
-    /// Handshakes.
-    pub const HANDSHAKES: Load = Load { handshakes: true, ..Load::new(Pattern::RandRead, 4096, 1) };
-
-    /// I/Os outstanding at an initiator.
-    pub fn outstanding(&self) -> u32 {
-        self.depth * self.jobs
-    }
-}
-
-impl fmt::Display for Load {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.stages {
-            return write!(f, "{}-stages", self.pattern.word());
-        }
-        if self.handshakes {
-            return f.write_str("handshakes");
-        }
-        write!(f, "{}-{}k-{}x{}", self.pattern.word(), self.block / 1024, self.jobs, self.depth)?;
-        match self.joined_every_s {
-            0 => Ok(()),
-            seconds => write!(f, "-join{seconds}s"),
-        }
     }
 }
 
@@ -386,6 +290,8 @@ pub enum Subject {
     Vblade,
     /// nbdkit's file plugin as [`Subject::NbdkitFile`], in a control group that has this much memory.
     NbdkitHeld(Medium),
+    /// Volumes made of others, and who stands beside them.
+    Composed(Composed),
     /// A file in an ext2 file system, whose reader has little memory for it, and its server little for the image.
     Ext2 {
         /// What the file system lies on.
@@ -414,14 +320,15 @@ impl Subject {
 
     /// Whether it uses the wire at all.
     pub fn is_remote(&self) -> bool {
-        !matches!(
-            self,
-            Subject::MemoryCopy
-                | Subject::Null { .. }
-                | Subject::FaceAlone
-                | Subject::NbdkitAlone
-                | Subject::Disk { carrier: None, .. }
-        )
+        !matches!(self, Subject::Composed(composed) if !composed.is_remote())
+            && !matches!(
+                self,
+                Subject::MemoryCopy
+                    | Subject::Null { .. }
+                    | Subject::FaceAlone
+                    | Subject::NbdkitAlone
+                    | Subject::Disk { carrier: None, .. }
+            )
     }
 
     /// The name people read in legends.
@@ -473,6 +380,7 @@ impl Subject {
             Subject::Vblade => "vblade, memory, through our AoE client".into(),
             Subject::NbdkitHeld(medium) => format!("nbdkit file, TCP, {}", medium.title()),
             Subject::Ext2 { below, mib } => format!("ext2, {mib} MiB, on {}", below.title()),
+            Subject::Composed(composed) => composed.title(),
         }
     }
 }
@@ -519,6 +427,7 @@ impl fmt::Display for Subject {
             Subject::Vblade => f.write_str("vblade"),
             Subject::NbdkitHeld(medium) => write!(f, "nbdkit-{}", medium.word()),
             Subject::Ext2 { below, mib } => write!(f, "ext2-{}-{mib}m", below.word()),
+            Subject::Composed(composed) => composed.fmt(f),
         }
     }
 }

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::document::document;
 use crate::draw::{escape, style};
 use crate::error::{Outcome, failed};
-use crate::experiments::{Bar, Experiment, Judged, Section, Table, bars};
+use crate::experiments::{Bar, Experiment, Judged, Section, Suite, Table};
 use crate::identity::Provenance;
 use crate::plan::Form;
 use crate::remarks::Remarks;
@@ -67,7 +66,7 @@ pub fn write_experiment(
     view: &View,
 ) -> Outcome<(Section, String)> {
     let section = experiment.section(view);
-    let bars = if experiment == Experiment::Bars { bars(view) } else { Vec::new() };
+    let bars = if experiment == Experiment::Bars { Suite::Tyche.bars(view) } else { Vec::new() };
     let bars = bars.into_iter().map(Bar::judged).collect();
     let file = File { head, experiment: experiment.name(), section: &section, bars };
     let json = serde_json::to_string(&file).expect("own types are valid JSON");
@@ -78,17 +77,18 @@ pub fn write_experiment(
     Ok((section, json))
 }
 
-/// Writes all experiments' files and `report.html`; returns its path and whether each bar was met.
+/// Writes all files of a suite's experiments and its page; returns the page's path and whether each bar was met.
 pub fn write_report(
     folder: &Path,
     head: &ReportHead,
+    suite: Suite,
     view: &View,
     remarks: &Remarks,
 ) -> Outcome<(PathBuf, [usize; 3])> {
     let mut body = String::new();
     let mut contents = String::new();
     let others = remarks.of_others(&head.label, head.form);
-    for experiment in Experiment::ALL {
+    for experiment in suite.experiments() {
         let (section, _) = write_experiment(folder, head, experiment, view)?;
         let _ = write!(
             contents,
@@ -99,15 +99,18 @@ pub fn write_report(
         body += &html_section(experiment, &section, remarks.on(experiment), others);
     }
     let mut count = [0; 3];
-    for bar in bars(view) {
+    for bar in suite.bars(view) {
         count[match bar.met() {
             Some(true) => 0,
             Some(false) => 1,
             None => 2,
         }] += 1;
     }
-    let path = folder.join("report.html");
-    put(&path, &page(head, &contents, &body, count))?;
+    let path = folder.join(match suite {
+        Suite::Tyche => "report.html",
+        Suite::Orchestra => "orchestra.html",
+    });
+    put(&path, &page(head, suite, &contents, &body, count))?;
     Ok((path, count))
 }
 
@@ -131,35 +134,52 @@ td,th{border:1px solid var(--line);padding:.15rem .5rem;text-align:right}td:firs
 .marked{border:2px solid var(--bad);padding:.5rem 1rem}svg.tw{width:100%;height:auto;max-width:46rem;display:block;margin:.5rem 0}
 a{color:inherit}";
 
-fn page(head: &ReportHead, contents: &str, body: &str, [met, missed, open]: [usize; 3]) -> String {
-    let document = document();
-    let quick = match head.form {
-        "quick" => {
-            "<p class=\"marked\">This is the <b>quick</b> form: a subset of the points in fewer rounds. \
-             Points that it leaves out are not drawn. The full form is <code>make lab-full</code>.</p>"
-        }
-        _ => "",
+fn page(
+    head: &ReportHead,
+    suite: Suite,
+    contents: &str,
+    body: &str,
+    [met, missed, open]: [usize; 3],
+) -> String {
+    let (authors, title) = suite.document();
+    let (name, full) = match suite {
+        Suite::Tyche => ("laboratory report", "make lab-full"),
+        Suite::Orchestra => ("volumes made of volumes", "make lab-orchestra-full"),
     };
+    let quick = match head.form {
+        "quick" => format!(
+            "<p class=\"marked\">This is the <b>quick</b> form: a subset of the points in fewer rounds. \
+             Points that it leaves out are not drawn. The full form is <code>{full}</code>.</p>"
+        ),
+        _ => String::new(),
+    };
+    let mut left = String::new();
+    for why in suite.not_repeated() {
+        let _ = write!(left, "<li>{}</li>", escape(&why));
+    }
+    if !left.is_empty() {
+        left = format!("<p class=\"soft\">Of that document:</p><ul class=\"soft\">{left}</ul>\n");
+    }
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <title>Thinwire: laboratory report</title>\n<style>{PAGE_STYLE}\n{}</style></head>\n<body>\n\
-         <h1>Thinwire: laboratory report</h1>\n{quick}\n\
+         <title>Thinwire: {name}</title>\n<style>{PAGE_STYLE}\n{}</style></head>\n<body>\n\
+         <h1>Thinwire: {name}</h1>\n{quick}\n\
          <p>Bars: <span class=\"met\">{met} met</span>, <span class=\"missed\">{missed} missed</span>, {open} not or \
          only partly measured.</p>\n\
          <p class=\"soft\">{} {}, measured {}. {}; {}.</p>\n\
          <p>All sides and the switch are network namespaces of one machine: compare figures of a section, \
          do not take them for those of two machines. Dashed lines, full diamonds and columns called “document” are the \
          numbers of {}, “{}”. Figures are medians over rounds in which all contenders took their turns; \
-         bars and parentheses show the least and the most.</p>\n<ol>{contents}</ol>\n{body}</body></html>\n",
+         bars and parentheses show the least and the most.</p>\n{left}<ol>{contents}</ol>\n{body}</body></html>\n",
         style(),
         escape(&head.identity.build),
         escape(&head.label),
         escape(&head.measured),
         escape(&head.identity.machine),
         escape(&head.identity.peers),
-        escape(&document.authors.join(", ")),
-        escape(&document.title),
+        escape(&authors),
+        escape(title),
     )
 }
 
@@ -250,7 +270,6 @@ fn utc(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiments;
     use crate::store::tests::folder;
 
     #[test]
@@ -267,8 +286,8 @@ mod tests {
         std::fs::write(&remarks, "Written for: commit abc, full form\n## fig5\nBecause a < b.\n")
             .unwrap();
         let remarks = Remarks::read(&remarks).unwrap();
-        let view = View::new(&store, &experiments::plan_of_all(), Form::Quick);
-        let (path, count) = write_report(&folder, &head, &view, &remarks).unwrap();
+        let view = View::new(&store, &Suite::Tyche.plan(), Form::Quick);
+        let (path, count) = write_report(&folder, &head, Suite::Tyche, &view, &remarks).unwrap();
         let html = std::fs::read_to_string(path).unwrap();
         assert!(
             html.contains("thinwire &lt;1&gt; commit abc")
@@ -281,7 +300,7 @@ mod tests {
         for reference in ["<script", "src=", "href=\"http", "@import", "url("] {
             assert!(!html.contains(reference), "{reference}");
         }
-        for experiment in Experiment::ALL {
+        for experiment in Suite::Tyche.experiments() {
             assert!(html.contains(&format!("<h2 id=\"{}\">", experiment.name())));
             let json = std::fs::read(folder.join(format!("{}.json", experiment.name()))).unwrap();
             let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
@@ -293,6 +312,16 @@ mod tests {
         assert!(bars["bars"][0]["text"].is_string());
         assert_eq!((count[0], count[1]), (0, 0), "nothing was measured");
         assert!(count[2] > 30);
+        let view = View::new(&store, &Suite::Orchestra.plan(), Form::Quick);
+        let (path, count) =
+            write_report(&folder, &head, Suite::Orchestra, &view, &remarks).unwrap();
+        assert!(path.ends_with("orchestra.html") && count[0] + count[1] == 0 && count[2] > 10);
+        let html = std::fs::read_to_string(path).unwrap();
+        assert!(html.contains("not repeated yet") && html.contains("make lab-orchestra-full"));
+        assert!(html.contains("D. Xinidis") && !html.contains("id=\"fig5\""));
+        for experiment in Suite::Orchestra.experiments() {
+            assert!(html.contains(&format!("<h2 id=\"{}\">", experiment.name())));
+        }
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

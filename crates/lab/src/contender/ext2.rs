@@ -38,7 +38,7 @@ pub struct Ext2<'l> {
 }
 
 /// What shows a device, or a file that a loop device takes, on the client's side. Ends in order.
-struct Disk(Process);
+pub struct Disk(pub Process);
 
 impl Drop for Disk {
     fn drop(&mut self) {
@@ -47,7 +47,7 @@ impl Drop for Disk {
 }
 
 /// Where it is mounted. Taken down when it is dropped.
-struct Mount(PathBuf);
+pub struct Mount(pub PathBuf);
 
 impl Drop for Mount {
     fn drop(&mut self) {

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::{patience, strs, words};
 use crate::error::{LabError, Outcome};
 use crate::figures::Figures;
+use crate::load::MIX;
 use crate::point::{Load, Pattern};
 use crate::stand::{Laboratory, Network, Side, VOLUME_MIB};
 
@@ -58,9 +59,12 @@ pub fn run(
         "--clat_percentiles=0",
         "--output-format=json",
     ]);
+    if load.pattern.is_mixed() {
+        argv.push(format!("--rwmixread={MIX}"));
+    }
     let process = network.start(Side::Initiator(1), &strs(&argv))?;
     let (text, _) = process.finish(lab, patience(seconds))?;
-    parse(&text, load.pattern.reads())
+    parse(&text, load.pattern)
 }
 
 /// The same in a file of a mounted file system, through the page cache, one at a time: what is in order goes through the
@@ -95,7 +99,7 @@ pub fn run_in_file(
     }
     let process = network.start(Side::Initiator(1), &strs(&argv))?;
     let (text, _) = process.finish(lab, patience(seconds) + WHOLE_FILE)?;
-    parse(&text, load.pattern.reads())
+    parse(&text, load.pattern)
 }
 
 /// How long a whole file may take.
@@ -133,29 +137,39 @@ struct Latency {
     percentile: std::collections::BTreeMap<String, f64>,
 }
 
-fn parse(text: &str, reads: bool) -> Outcome<(Figures, f64)> {
+/// Of a mixed pattern rates are those of both ways, latencies means over them; percentiles are of the slower way.
+fn parse(text: &str, pattern: Pattern) -> Outcome<(Figures, f64)> {
     // What precedes the JSON are remarks.
     let json = &text[text.find('{').unwrap_or(0)..];
     let output: Output = serde_json::from_str(json)
         .map_err(|e| LabError::Failed(format!("fio's output is not understood: {e}")))?;
     let job = output.jobs.first().ok_or_else(|| LabError::Failed("fio ran no job".into()))?;
-    let side = if reads { &job.read } else { &job.write };
-    if job.error != 0 || side.total_ios == 0.0 {
-        return Err(LabError::Failed(format!("fio: error {}, {} I/Os", job.error, side.total_ios)));
+    let sides: Vec<&Direction> = match pattern {
+        pattern if pattern.is_mixed() => vec![&job.read, &job.write],
+        pattern if pattern.reads() => vec![&job.read],
+        _ => vec![&job.write],
+    };
+    let sum = |of: fn(&Direction) -> f64| sides.iter().map(|side| of(side)).sum::<f64>();
+    let ios = sum(|side| side.total_ios);
+    if job.error != 0 || ios == 0.0 {
+        return Err(LabError::Failed(format!("fio: error {}, {ios} I/Os", job.error)));
     }
-    let at = |name: &str| side.lat_ns.percentile.get(name).map(|ns| ns / 1e3);
+    let slowest = |of: &dyn Fn(&Direction) -> Option<f64>| {
+        sides.iter().filter_map(|side| of(side)).reduce(f64::max).map(|ns| ns / 1e3)
+    };
+    let at = |name: &str| slowest(&|side| side.lat_ns.percentile.get(name).copied());
     let figures = Figures {
-        iops: side.iops,
-        mib_per_s: side.bw_bytes / f64::from(1 << 20),
-        mean_us: side.lat_ns.mean / 1e3,
+        iops: sum(|side| side.iops),
+        mib_per_s: sum(|side| side.bw_bytes) / f64::from(1 << 20),
+        mean_us: sum(|side| side.lat_ns.mean * side.total_ios) / ios / 1e3,
         p50_us: at("50.000000"),
         p99_us: at("99.000000"),
-        max_us: side.lat_ns.max.map(|ns| ns / 1e3),
+        max_us: slowest(&|side| side.lat_ns.max),
         // Shares of the time of all jobs together, which is in milliseconds.
-        cpu_client_us: (job.usr_cpu + job.sys_cpu) / 100.0 * job.job_runtime * 1e3 / side.total_ios,
+        cpu_client_us: (job.usr_cpu + job.sys_cpu) / 100.0 * job.job_runtime * 1e3 / ios,
         ..Figures::default()
     };
-    Ok((figures, side.total_ios))
+    Ok((figures, ios))
 }
 
 #[cfg(test)]
@@ -185,11 +199,16 @@ mod tests {
             side(1000),
             side(0)
         );
-        let (figures, ios) = parse(&text, true).unwrap();
+        let (figures, ios) = parse(&text, Pattern::Read).unwrap();
         assert_eq!((ios, figures.iops, figures.mib_per_s), (1000.0, 1000.5, 4.0));
         assert_eq!((figures.mean_us, figures.p99_us), (65.0, Some(90.0)));
         assert_eq!(figures.cpu_client_us, 500.0, "a quarter of 2 s for 1000 I/Os");
-        assert!(parse(&text, false).is_err(), "no I/Os");
-        assert!(parse("Killed", true).is_err());
+        assert!(parse(&text, Pattern::Write).is_err(), "no I/Os");
+        let mixed =
+            text.replace("\"total_ios\":0,\"iops\":0.5", "\"total_ios\":1000,\"iops\":500.5");
+        let (figures, ios) = parse(&mixed, Pattern::Mixed).unwrap();
+        assert_eq!((ios, figures.iops, figures.mib_per_s), (2000.0, 1501.0, 8.0));
+        assert_eq!((figures.mean_us, figures.cpu_client_us), (65.0, 250.0));
+        assert!(parse("Killed", Pattern::Read).is_err());
     }
 }

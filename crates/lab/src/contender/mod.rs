@@ -1,6 +1,7 @@
 //! Those who are measured: each kind of subject knows how to be set up and how to be run once.
 
 mod abilities;
+mod composed;
 mod copied;
 mod disk;
 mod echo;
@@ -69,6 +70,7 @@ pub fn set_up<'l>(
             Box::new(offered::OfferedExport::set_up(lab, wire, protocol, medium)?)
         }
         Subject::Vblade => Box::new(vblade::Vblade::set_up(lab, wire)?),
+        Subject::Composed(composed) => composed::set_up(lab, point, composed)?,
         Subject::Ext2 { below, mib } => Box::new(ext2::Ext2::set_up(lab, wire, below, mib)?),
         Subject::NbdkitHeld(medium) => Box::new(nbd::Nbd::nbdkit_held(lab, wire, medium)?),
     })
@@ -79,36 +81,35 @@ pub fn set_up_key(point: &Point) -> String {
     let joined = match point.load {
         Load { stages: true, .. } => "stages",
         Load { joined_every_s: 1.., .. } => "joined",
+        Load { program: Some(program), .. } => program.kind(),
         _ => "",
     };
     match point.subject.is_remote() {
         true => format!("{}/{}/{joined}", point.wire, point.subject),
-        false => point.subject.to_string(),
+        false => format!("{}/{joined}", point.subject),
     }
 }
 
-/// CPU time before and after a run: of a server, and of the whole machine.
+/// CPU time before and after a run: of servers, and of the whole machine.
 struct Meter<'p> {
-    server: Option<&'p Process>,
-    server_before: Duration,
+    servers: Vec<&'p Process>,
+    servers_before: Duration,
     machine_before: Duration,
 }
 
 impl<'p> Meter<'p> {
-    fn start(server: Option<&'p Process>) -> Self {
-        Meter {
-            server,
-            server_before: server.map_or(Duration::ZERO, Process::cpu),
-            machine_before: machine_busy(),
-        }
+    fn start(servers: impl IntoIterator<Item = &'p Process>) -> Self {
+        let servers: Vec<&Process> = servers.into_iter().collect();
+        let servers_before = servers.iter().map(|server| server.cpu()).sum();
+        Meter { servers, servers_before, machine_before: machine_busy() }
     }
 
-    /// Microseconds for each of so many I/Os: of the server, of the machine.
+    /// Microseconds for each of so many I/Os: of all servers, of the machine.
     fn stop(self, ios: f64) -> (f64, f64) {
-        let server = self.server.map_or(Duration::ZERO, Process::cpu);
+        let servers: Duration = self.servers.iter().map(|server| server.cpu()).sum();
         let each = |used: Duration| used.as_secs_f64() * 1e6 / ios.max(1.0);
         (
-            each(server.saturating_sub(self.server_before)),
+            each(servers.saturating_sub(self.servers_before)),
             each(machine_busy().saturating_sub(self.machine_before)),
         )
     }

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::{Abilities, Contender, Meter, handshake, patience, strs, words};
 use crate::error::{LabError, Outcome};
 use crate::figures::{BatchFigures, Figures, Moment, StageFigures, Stages};
+use crate::load::MIX;
 use crate::point::{Carrier, JOINING, Load, Point, Protection, Settings};
 use crate::stand::{Laboratory, Network, Process, Side, VOLUME_MIB};
 
@@ -308,7 +309,7 @@ pub fn uri(network: &Network, carrier: Carrier, initiator: u32, disk: u32) -> St
 
 /// What `thinwire bench` is told of a load.
 pub fn bench_flags(load: &Load, seconds: f64) -> Vec<String> {
-    words![
+    let mut flags = words![
         "--json",
         "--rw",
         load.pattern.word(),
@@ -320,7 +321,11 @@ pub fn bench_flags(load: &Load, seconds: f64) -> Vec<String> {
         load.jobs,
         "--runtime",
         seconds,
-    ]
+    ];
+    if load.pattern.is_mixed() {
+        flags.extend(words!["--mix", MIX]);
+    }
+    flags
 }
 
 /// A link of a side, as `--link` takes it.

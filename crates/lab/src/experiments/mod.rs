@@ -10,6 +10,7 @@ mod limits;
 mod links;
 mod mixed;
 mod null;
+mod orchestra;
 mod peers;
 mod pipelines;
 mod scaling;
@@ -23,7 +24,7 @@ use crate::figures::Figures;
 use crate::plan::{Group, merged};
 use crate::point::{Point, Subject, Wire};
 use crate::view::View;
-pub use bars::{Bar, Judged, bars};
+pub use bars::{Bar, Judged};
 
 /// A table or figure of the document, or one of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,11 +49,21 @@ pub enum Experiment {
     Keys,
     Links,
     Scaling,
+    OrchestraModules,
+    OrchestraStripes,
+    Orchestra26,
+    Orchestra27,
+    Orchestra28,
+    Orchestra29,
+    Orchestra210,
+    OrchestraTable21,
+    Orchestra211,
+    Orchestra212,
 }
 
 impl Experiment {
     /// All of them, in the report's order.
-    pub const ALL: [Experiment; 19] = [
+    pub const ALL: [Experiment; 29] = [
         Experiment::Bars,
         Experiment::Table2,
         Experiment::Table3,
@@ -72,6 +83,16 @@ impl Experiment {
         Experiment::Keys,
         Experiment::Links,
         Experiment::Scaling,
+        Experiment::OrchestraModules,
+        Experiment::OrchestraStripes,
+        Experiment::Orchestra26,
+        Experiment::Orchestra27,
+        Experiment::Orchestra28,
+        Experiment::Orchestra29,
+        Experiment::Orchestra210,
+        Experiment::OrchestraTable21,
+        Experiment::Orchestra211,
+        Experiment::Orchestra212,
     ];
 
     /// Its subcommand, and the name of its files.
@@ -96,12 +117,30 @@ impl Experiment {
             Experiment::Keys => "keys",
             Experiment::Links => "links",
             Experiment::Scaling => "scaling",
+            Experiment::OrchestraModules => "orchestra-modules",
+            Experiment::OrchestraStripes => "orchestra-stripes",
+            Experiment::Orchestra26 => "orchestra-2.6",
+            Experiment::Orchestra27 => "orchestra-2.7",
+            Experiment::Orchestra28 => "orchestra-2.8",
+            Experiment::Orchestra29 => "orchestra-2.9",
+            Experiment::Orchestra210 => "orchestra-2.10",
+            Experiment::OrchestraTable21 => "orchestra-table2.1",
+            Experiment::Orchestra211 => "orchestra-2.11",
+            Experiment::Orchestra212 => "orchestra-2.12",
         }
     }
 
     /// Whether the quick form leaves all of it out.
     pub fn is_full_only(self) -> bool {
         self == Experiment::Ebd
+    }
+
+    /// Where it belongs.
+    pub fn suite(self) -> Suite {
+        match self.name().starts_with("orchestra") {
+            true => Suite::Orchestra,
+            false => Suite::Tyche,
+        }
     }
 
     /// What it measures.
@@ -128,6 +167,16 @@ impl Experiment {
             Experiment::Keys => keys::plan(),
             Experiment::Links => links::plan(),
             Experiment::Scaling => scaling::plan(),
+            Experiment::OrchestraModules => orchestra::modules::plan(),
+            Experiment::OrchestraStripes => orchestra::stripes::plan(),
+            Experiment::Orchestra26 => orchestra::network::plan(),
+            Experiment::Orchestra27 => orchestra::disk::plan(),
+            Experiment::Orchestra28 | Experiment::Orchestra29 | Experiment::Orchestra210 => {
+                orchestra::nodes::plan()
+            }
+            Experiment::OrchestraTable21 | Experiment::Orchestra211 | Experiment::Orchestra212 => {
+                orchestra::postmark::plan()
+            }
         }
     }
 
@@ -150,15 +199,77 @@ impl Experiment {
             Experiment::Keys => keys::section(view),
             Experiment::Links => links::section(view),
             Experiment::Scaling => scaling::section(view),
+            Experiment::OrchestraModules => orchestra::modules::section(view),
+            Experiment::OrchestraStripes => orchestra::stripes::section(view),
+            Experiment::Orchestra26 => orchestra::network::section(view),
+            Experiment::Orchestra27 => orchestra::disk::section(view),
+            Experiment::Orchestra28 | Experiment::Orchestra29 | Experiment::Orchestra210 => {
+                orchestra::nodes::section(self, view)
+            }
+            Experiment::OrchestraTable21 | Experiment::Orchestra211 | Experiment::Orchestra212 => {
+                orchestra::postmark::section(self, view)
+            }
         };
         section.missing = view.missing(&self.plan());
         section
     }
 }
 
-/// The groups of all experiments, in the order in which they are measured.
-pub fn plan_of_all() -> Vec<Group> {
-    merged(Experiment::ALL.into_iter().flat_map(Experiment::asks))
+/// Experiments that are measured, and shown on one page, together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// What the documents about Tyche and EBD measured, faces, disks, keys, links: the report.
+    Tyche,
+    /// Volumes made of volumes, and what the document about iSCSI measured.
+    Orchestra,
+}
+
+impl Suite {
+    /// Its experiments, in the order of its page.
+    pub fn experiments(self) -> impl Iterator<Item = Experiment> {
+        Experiment::ALL.into_iter().filter(move |experiment| experiment.suite() == self)
+    }
+
+    /// The groups of all its experiments, in the order in which they are measured.
+    pub fn plan(self) -> Vec<Group> {
+        merged(self.experiments().flat_map(Experiment::asks))
+    }
+
+    /// Its bars.
+    pub fn bars(self, view: &View) -> Vec<Bar> {
+        match self {
+            Suite::Tyche => bars::bars(view),
+            Suite::Orchestra => orchestra::bars(view),
+        }
+    }
+
+    /// The document whose numbers stand beside ours on its page: who wrote it, and its title.
+    pub fn document(self) -> (String, &'static str) {
+        match self {
+            Suite::Tyche => (document().authors.join(", "), &document().title),
+            Suite::Orchestra => {
+                let document = orchestra::stated::document();
+                (document.authors.join(", "), &document.title)
+            }
+        }
+    }
+
+    /// What of that document nothing here repeats: sentences.
+    pub fn not_repeated(self) -> Vec<String> {
+        match self {
+            Suite::Tyche => Vec::new(),
+            Suite::Orchestra => {
+                let names: Vec<&str> = self.experiments().map(Experiment::name).collect();
+                orchestra::stated::not_repeated(&names)
+            }
+        }
+    }
+}
+
+/// What the report measures.
+#[cfg(test)]
+fn plan_of_all() -> Vec<Group> {
+    Suite::Tyche.plan()
 }
 
 /// What an experiment shows.
@@ -292,7 +403,10 @@ fn largest(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 
 /// `4 KiB`.
 fn size(bytes: u32) -> String {
-    format!("{} KiB", bytes / 1024)
+    match bytes % 1024 {
+        0 => format!("{} KiB", bytes / 1024),
+        _ => format!("{bytes} bytes"),
+    }
 }
 
 /// A cell without figures.
@@ -310,7 +424,7 @@ mod tests {
         let mut store = SampleStore::open(&folder, "b", "m").unwrap();
         let draw = |store: &SampleStore| {
             for experiment in Experiment::ALL {
-                let view = View::new(store, &plan_of_all(), Form::Full);
+                let view = View::new(store, &experiment.suite().plan(), Form::Full);
                 let section = experiment.section(&view);
                 for (name, drawing) in &section.drawings {
                     let svg = drawing.svg(true);
@@ -351,7 +465,12 @@ mod tests {
             virtual_clock_us: Some(0.4),
             rows: vec![stage("Ty-IS"), stage("store"), stage("total"), stage("clocks")],
         };
-        for group in plan_of_all() {
+        // Each suite has visits of its own to what both ask for.
+        let suites = [(Suite::Tyche, 1), (Suite::Orchestra, 1001)];
+        let groups = |(suite, first): (Suite, u64)| {
+            suite.plan().into_iter().map(move |group| (group, first))
+        };
+        for (group, first) in suites.into_iter().flat_map(groups) {
             for (point, entry) in group.points() {
                 for round in 0..entry.full {
                     let figures = Figures {
@@ -374,7 +493,8 @@ mod tests {
                         }],
                         ..Figures::default()
                     };
-                    let run = Run { round, visit: u64::from(round) + 1, seconds: entry.seconds };
+                    let visit = u64::from(round) + first;
+                    let run = Run { round, visit, seconds: entry.seconds };
                     store.put(&point, run, Ok(figures)).unwrap();
                 }
             }
@@ -386,7 +506,8 @@ mod tests {
             }
         });
         for experiment in Experiment::ALL {
-            let section = experiment.section(&View::new(&store, &plan_of_all(), Form::Full));
+            let section =
+                experiment.section(&View::new(&store, &experiment.suite().plan(), Form::Full));
             assert!(!section.drawings.is_empty() || !section.tables.is_empty(), "{experiment:?}");
             assert!(section.drawings.iter().all(|(_, d)| !d.is_empty()), "{experiment:?}");
         }

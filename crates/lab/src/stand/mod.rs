@@ -3,6 +3,7 @@
 //! dropped, and is swept by the next laboratory if its maker was killed outright.
 
 mod disk;
+mod files;
 mod memory;
 mod network;
 mod process;
@@ -16,8 +17,9 @@ use std::time::{Duration, Instant};
 
 use crate::error::{LabError, Outcome, failed};
 pub use disk::{Image, LIMIT_IOPS, LIMIT_MIB, LimitedDisk, Loop};
+pub use files::Files;
 pub use memory::HeldMemory;
-pub use network::{Network, Side};
+pub use network::{Network, Side, Targets};
 pub use process::{Process, machine_busy, process_cpu};
 
 /// How long a short command may take; a volume is filled by then.

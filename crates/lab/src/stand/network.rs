@@ -6,6 +6,8 @@
 //! initiator 1, eth2 --- i1-2 [br2] t2 --- eth2, target       10.77.2.2 ...              10.77.2.1
 //! ```
 //!
+//! Further targets, [`Side::Node`], are stations 102, 103 ... of the same switch, or of one of their own.
+//!
 //! Each subject has one of its own, all alike, so that nobody gets the frames of another and a
 //! server that is not measured sleeps undisturbed.
 
@@ -22,19 +24,43 @@ pub enum Side {
     Switch,
     /// The target.
     Target,
+    /// A further target, of this number, from 2.
+    Node(u32),
+}
+
+/// Several targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Targets {
+    /// How many.
+    pub count: u32,
+    /// Each on a link of its own, with a switch of its own; else all on the first.
+    pub apart: bool,
+}
+
+impl Targets {
+    /// One.
+    pub const ONE: Targets = Targets { count: 1, apart: false };
 }
 
 /// A network that stands. Taken down when it is dropped; so end its processes before.
 pub struct Network<'l> {
     lab: &'l Laboratory<'l>,
     wire: Wire,
+    targets: Targets,
     tag: String,
 }
 
 impl<'l> Network<'l> {
     /// Makes it, not shaped yet: [`Network::shape`] does that once volumes are filled.
     pub fn new(lab: &'l Laboratory<'l>, wire: Wire) -> Outcome<Self> {
-        let network = Network { lab, wire, tag: lab.fresh_tag() };
+        Self::with_targets(lab, wire, Targets::ONE)
+    }
+
+    /// The same with several targets, through a switch.
+    pub fn with_targets(lab: &'l Laboratory<'l>, wire: Wire, targets: Targets) -> Outcome<Self> {
+        let links = if targets.apart { targets.count } else { wire.links };
+        let wire = Wire { links, ..wire };
+        let network = Network { lab, wire, targets, tag: lab.fresh_tag() };
         let mut batch = String::new();
         for side in network.sides() {
             batch += &format!("netns add {}\n", network.netns(side));
@@ -53,7 +79,7 @@ impl<'l> Network<'l> {
         }
         for side in network.sides().filter(|&side| side != Side::Switch) {
             let mut batch = String::new();
-            for link in 1..=wire.links {
+            for link in (1..=wire.links).filter(|&link| network.is_on(side, link)) {
                 let address = network.address(side, link);
                 batch += &format!("addr add {address}/24 dev eth{link}\nlink set eth{link} up\n");
             }
@@ -69,7 +95,7 @@ impl<'l> Network<'l> {
             batch += &format!(
                 "link add br{link} mtu {mtu} type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n"
             );
-            for side in self.sides() {
+            for side in self.sides().filter(|&side| self.is_on(side, link)) {
                 let Some(port) = port(side, link) else { continue };
                 batch += &format!(
                     "link add {port} mtu {mtu} type veth peer name eth{link} mtu {mtu} address {} \
@@ -106,7 +132,8 @@ impl<'l> Network<'l> {
         let Some(mbit) = self.wire.mbit else { return Ok(()) };
         let mut batch = String::new();
         for link in 1..=self.wire.links {
-            for port in self.sides().filter_map(|side| port(side, link)) {
+            let sides = self.sides().filter(|&side| self.is_on(side, link));
+            for port in sides.filter_map(|side| port(side, link)) {
                 batch += &format!(
                     "qdisc replace dev {port} root tbf rate {mbit}mbit burst 1048576 latency 20ms\n"
                 );
@@ -117,7 +144,27 @@ impl<'l> Network<'l> {
 
     fn sides(&self) -> impl Iterator<Item = Side> + use<> {
         let switch = self.wire.switch.then_some(Side::Switch);
-        (1..=self.wire.initiators).map(Side::Initiator).chain(switch).chain([Side::Target])
+        let nodes = (2..=self.targets.count).map(Side::Node);
+        (1..=self.wire.initiators)
+            .map(Side::Initiator)
+            .chain(switch)
+            .chain([Side::Target])
+            .chain(nodes)
+    }
+
+    /// Whether a side has this link.
+    fn is_on(&self, side: Side, link: u32) -> bool {
+        match side {
+            Side::Target => !self.targets.apart || link == 1,
+            Side::Node(n) => !self.targets.apart || link == n,
+            Side::Initiator(_) | Side::Switch => true,
+        }
+    }
+
+    /// A target by its number, from 1, and the link that it is reached by.
+    pub fn target(&self, number: u32) -> (Side, u32) {
+        let side = if number == 1 { Side::Target } else { Side::Node(number) };
+        (side, if self.targets.apart { number } else { 1 })
     }
 
     /// The namespace of a side.
@@ -126,6 +173,7 @@ impl<'l> Network<'l> {
             Side::Initiator(n) => format!("{}-i{n}", self.tag),
             Side::Switch => format!("{}-s", self.tag),
             Side::Target => format!("{}-t", self.tag),
+            Side::Node(n) => format!("{}-t{n}", self.tag),
         }
     }
 
@@ -177,6 +225,7 @@ fn station(side: Side) -> u32 {
     match side {
         Side::Target => 1,
         Side::Initiator(n) => n + 1,
+        Side::Node(n) => 100 + n,
         Side::Switch => 254,
     }
 }
@@ -186,6 +235,7 @@ fn port(side: Side, link: u32) -> Option<String> {
     match side {
         Side::Initiator(n) => Some(format!("i{n}-{link}")),
         Side::Target => Some(format!("t{link}")),
+        Side::Node(n) => Some(format!("n{n}-{link}")),
         Side::Switch => None,
     }
 }
