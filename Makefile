@@ -7,10 +7,10 @@ CARGO ?= cargo
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help build build-lab set-up demo test e2e e2e-matrix guest soak lint fuzz fuzz-list mutants bench lab lab-full clean
+.PHONY: help build build-lab set-up demo test e2e e2e-matrix guest soak lint fuzz fuzz-list mutants bench lab lab-full lab-orchestra lab-orchestra-full clean
 
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the release binary, target/release/thinwire
 	$(CARGO) build --release --locked -p thinwire
@@ -63,6 +63,12 @@ lab: ## Tables, figures, peers, limits: the quick form, target/lab/report.html (
 
 lab-full: ## The same with all points; may be interrupted and started again (root, 2.5 hours)
 	@scripts/lab.sh
+
+lab-orchestra: ## Volumes made of volumes, storage nodes: the quick form, target/lab/orchestra.html (root, 15 minutes)
+	@scripts/lab.sh --orchestra --quick
+
+lab-orchestra-full: ## The same with all points; may be interrupted and started again (root, 2 hours)
+	@scripts/lab.sh --orchestra
 
 clean: ## Remove what was built and what the demo left
 	$(CARGO) clean

@@ -75,6 +75,9 @@ if [ "$want" = lab ]; then
   need tgt "a peer: iSCSI" have tgtd
   need vblade "a peer: AoE" have vblade
   need libiscsi-bin "'iscsi-perf', which drives it" have iscsi-perf
+  need postmark "small files, on ext4 over storage nodes" have postmark
+  need sqlite3 "queries over storage nodes" have sqlite3
+  need linux-perf "the kernel's time by layer: 'perf'" have perf
 fi
 if [ "$want" = test ]; then
   need git "a clone onto an attached disk" have git

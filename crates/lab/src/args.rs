@@ -124,6 +124,24 @@ pub enum LabCommand {
     /// The same runs: where the time goes, I/Os a second
     #[command(name = "orchestra-2.12")]
     Orchestra212(RunArgs),
+    /// Queries of TPC-H in sqlite on ext4: direct
+    #[command(name = "orchestra-table2.2")]
+    OrchestraTable22(RunArgs),
+    /// The same runs: one and three storage nodes relative to direct
+    #[command(name = "orchestra-2.13")]
+    Orchestra213(RunArgs),
+    /// The same runs: where the time goes, I/Os a second
+    #[command(name = "orchestra-2.14")]
+    Orchestra214(RunArgs),
+    /// More and more operations a second for a client over the link of the storage
+    #[command(name = "orchestra-2.15")]
+    Orchestra215(RunArgs),
+    /// Postmark: the kernel's time by layer
+    #[command(name = "orchestra-2.16")]
+    Orchestra216(RunArgs),
+    /// TPC-H: the same
+    #[command(name = "orchestra-2.17")]
+    Orchestra217(RunArgs),
     /// List the points of all experiments and how long they take
     List(ListArgs),
     /// Whom spinning hurts: two sides beside 0 to 4 busy processes, with --spin off and on
@@ -175,6 +193,12 @@ impl LabCommand {
             LabCommand::OrchestraTable21(args) => (Experiment::OrchestraTable21, args),
             LabCommand::Orchestra211(args) => (Experiment::Orchestra211, args),
             LabCommand::Orchestra212(args) => (Experiment::Orchestra212, args),
+            LabCommand::OrchestraTable22(args) => (Experiment::OrchestraTable22, args),
+            LabCommand::Orchestra213(args) => (Experiment::Orchestra213, args),
+            LabCommand::Orchestra214(args) => (Experiment::Orchestra214, args),
+            LabCommand::Orchestra215(args) => (Experiment::Orchestra215, args),
+            LabCommand::Orchestra216(args) => (Experiment::Orchestra216, args),
+            LabCommand::Orchestra217(args) => (Experiment::Orchestra217, args),
             LabCommand::Report(_)
             | LabCommand::Orchestra(_)
             | LabCommand::List(_)

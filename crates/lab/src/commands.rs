@@ -9,7 +9,7 @@ use crate::busy;
 use crate::contender::Abilities;
 use crate::echo;
 use crate::error::{LabError, Outcome};
-use crate::experiments::{Bar, Experiment, Suite};
+use crate::experiments::{Bar, Experiment, ExperimentSuite};
 use crate::fair;
 use crate::flood;
 use crate::identity::Provenance;
@@ -51,8 +51,10 @@ pub fn run(args: &LabArgs, executable: &Path, interrupted: &dyn Fn() -> bool) ->
             say(&flood::run(&lab, args)?.text())
         }
         LabCommand::Stream(args) => stream::run(args),
-        LabCommand::Report(args) => report(Suite::Tyche, args, executable, interrupted),
-        LabCommand::Orchestra(args) => report(Suite::Orchestra, args, executable, interrupted),
+        LabCommand::Report(args) => report(ExperimentSuite::Tyche, args, executable, interrupted),
+        LabCommand::Orchestra(args) => {
+            report(ExperimentSuite::Orchestra, args, executable, interrupted)
+        }
         command => {
             let (experiment, args) = command.experiment().expect("all others are experiments");
             one(experiment, args, executable, interrupted)
@@ -150,7 +152,7 @@ fn one(
 }
 
 fn report(
-    suite: Suite,
+    suite: ExperimentSuite,
     args: &ReportArgs,
     executable: &Path,
     interrupted: &dyn Fn() -> bool,
@@ -200,8 +202,8 @@ fn list(args: &ListArgs) -> Outcome {
             }
         }
     }
-    let of = |suite: Suite| estimate(&choice.of(&suite.plan()), form);
-    let [report, orchestra] = [Suite::Tyche, Suite::Orchestra].map(of);
+    let of = |suite: ExperimentSuite| estimate(&choice.of(&suite.plan()), form);
+    let [report, orchestra] = [ExperimentSuite::Tyche, ExperimentSuite::Orchestra].map(of);
     match args.json {
         true => {
             let value = serde_json::json!({

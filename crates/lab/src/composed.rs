@@ -17,6 +17,9 @@ pub enum Program {
     },
     /// A query of TPC-H, by its number.
     Query(u8),
+    /// So many operations a second that a client asks of the machine with the volume, over the link of its storage,
+    /// whether or not the last ones are done.
+    Served(u32),
 }
 
 impl Program {
@@ -26,6 +29,7 @@ impl Program {
             Program::Postmark { .. } if self.is_whole() => "postmark",
             Program::Postmark { .. } => "postmark-tenth",
             Program::Query(_) => "tpch",
+            Program::Served(_) => "served",
         }
     }
 
@@ -42,6 +46,7 @@ impl fmt::Display for Program {
                 write!(f, "postmark-{files}-{transactions}")
             }
             Program::Query(number) => write!(f, "tpch-q{number}"),
+            Program::Served(per_s) => write!(f, "served-{per_s}"),
         }
     }
 }
@@ -180,7 +185,7 @@ impl Speed {
 /// Who is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Composed {
+pub enum ComposedSubject {
     /// An export made of others, on `packet`.
     Export(Made),
     /// The same where its parts are, without a target.
@@ -210,50 +215,54 @@ pub enum Composed {
     TcpStream,
 }
 
-impl Composed {
+impl ComposedSubject {
     /// Whether it uses the wire.
     pub fn is_remote(&self) -> bool {
         !matches!(
             self,
-            Composed::Here(_) | Composed::OneDisk | Composed::Nodes { nodes: Nodes::Direct, .. }
+            ComposedSubject::Here(_)
+                | ComposedSubject::OneDisk
+                | ComposedSubject::Nodes { nodes: Nodes::Direct, .. }
         )
     }
 
     /// The name people read in tables.
     pub fn title(&self) -> String {
         match self {
-            Composed::Export(Made::Memory) => "bare export, memory".into(),
-            Composed::Export(Made::File) => "bare export, file in memory".into(),
-            Composed::Export(Made::Cache) => "cache at the initiator".into(),
-            Composed::Export(made) => made.word().into(),
-            Composed::Here(made) => format!("{}, local", made.word()),
-            Composed::Stripe { targets: 1 } => "one target".into(),
-            Composed::Stripe { targets } => format!("stripe over {targets} targets"),
-            Composed::Nodes { nodes, speed: Speed::Document } => nodes.title().into(),
-            Composed::Nodes { nodes, speed: Speed::Unlimited } => {
+            ComposedSubject::Export(Made::Memory) => "bare export, memory".into(),
+            ComposedSubject::Export(Made::File) => "bare export, file in memory".into(),
+            ComposedSubject::Export(Made::Cache) => "cache at the initiator".into(),
+            ComposedSubject::Export(made) => made.word().into(),
+            ComposedSubject::Here(made) => format!("{}, local", made.word()),
+            ComposedSubject::Stripe { targets: 1 } => "one target".into(),
+            ComposedSubject::Stripe { targets } => format!("stripe over {targets} targets"),
+            ComposedSubject::Nodes { nodes, speed: Speed::Document } => nodes.title().into(),
+            ComposedSubject::Nodes { nodes, speed: Speed::Unlimited } => {
                 format!("{}, disks without limits", nodes.title())
             }
-            Composed::OneDisk => "one disk".into(),
-            Composed::ThinSnapshot => "thin, after a snapshot".into(),
-            Composed::Qcow2 { snapshot: false } => "qcow2, qemu-nbd".into(),
-            Composed::Qcow2 { snapshot: true } => "qcow2, qemu-nbd, after a snapshot".into(),
-            Composed::TcpStream => "TCP".into(),
+            ComposedSubject::OneDisk => "one disk".into(),
+            ComposedSubject::ThinSnapshot => "thin, after a snapshot".into(),
+            ComposedSubject::Qcow2 { snapshot: false } => "qcow2, qemu-nbd".into(),
+            ComposedSubject::Qcow2 { snapshot: true } => "qcow2, qemu-nbd, after a snapshot".into(),
+            ComposedSubject::TcpStream => "TCP".into(),
         }
     }
 }
 
-impl fmt::Display for Composed {
+impl fmt::Display for ComposedSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Composed::Export(made) => write!(f, "export-{}", made.word()),
-            Composed::Here(made) => write!(f, "here-{}", made.word()),
-            Composed::Stripe { targets } => write!(f, "stripe-{targets}"),
-            Composed::Nodes { nodes, speed } => write!(f, "{}-{}", nodes.word(), speed.word()),
-            Composed::OneDisk => f.write_str("one-disk"),
-            Composed::ThinSnapshot => f.write_str("export-thin-snapshot"),
-            Composed::Qcow2 { snapshot: false } => f.write_str("qcow2"),
-            Composed::Qcow2 { snapshot: true } => f.write_str("qcow2-snapshot"),
-            Composed::TcpStream => f.write_str("tcp"),
+            ComposedSubject::Export(made) => write!(f, "export-{}", made.word()),
+            ComposedSubject::Here(made) => write!(f, "here-{}", made.word()),
+            ComposedSubject::Stripe { targets } => write!(f, "stripe-{targets}"),
+            ComposedSubject::Nodes { nodes, speed } => {
+                write!(f, "{}-{}", nodes.word(), speed.word())
+            }
+            ComposedSubject::OneDisk => f.write_str("one-disk"),
+            ComposedSubject::ThinSnapshot => f.write_str("export-thin-snapshot"),
+            ComposedSubject::Qcow2 { snapshot: false } => f.write_str("qcow2"),
+            ComposedSubject::Qcow2 { snapshot: true } => f.write_str("qcow2-snapshot"),
+            ComposedSubject::TcpStream => f.write_str("tcp"),
         }
     }
 }
@@ -280,20 +289,24 @@ mod tests {
 
     #[test]
     fn names_tell_subjects_apart() {
-        let mut all: Vec<Composed> = MADE
+        let mut all: Vec<ComposedSubject> = MADE
             .into_iter()
-            .flat_map(|made| [Composed::Export(made), Composed::Here(made)])
+            .flat_map(|made| [ComposedSubject::Export(made), ComposedSubject::Here(made)])
             .collect();
         let nodes = [Nodes::Direct, Nodes::One, Nodes::OneCached, Nodes::Three, Nodes::ThreeCached];
         for nodes in nodes {
             let speeds = [Speed::Document, Speed::Unlimited];
-            all.extend(speeds.map(|speed| Composed::Nodes { nodes, speed }));
+            all.extend(speeds.map(|speed| ComposedSubject::Nodes { nodes, speed }));
         }
-        all.extend((1..=3).map(|targets| Composed::Stripe { targets }));
-        all.extend([false, true].map(|snapshot| Composed::Qcow2 { snapshot }));
-        all.extend([Composed::OneDisk, Composed::ThinSnapshot, Composed::TcpStream]);
-        let names: BTreeSet<String> = all.iter().map(Composed::to_string).collect();
-        let titles: BTreeSet<String> = all.iter().map(Composed::title).collect();
+        all.extend((1..=3).map(|targets| ComposedSubject::Stripe { targets }));
+        all.extend([false, true].map(|snapshot| ComposedSubject::Qcow2 { snapshot }));
+        all.extend([
+            ComposedSubject::OneDisk,
+            ComposedSubject::ThinSnapshot,
+            ComposedSubject::TcpStream,
+        ]);
+        let names: BTreeSet<String> = all.iter().map(ComposedSubject::to_string).collect();
+        let titles: BTreeSet<String> = all.iter().map(ComposedSubject::title).collect();
         assert_eq!((names.len(), titles.len()), (all.len(), all.len()));
     }
 

@@ -117,7 +117,7 @@ impl Traffic {
 }
 
 /// What a program did on a file system. Its operations are what [`Figures`] counts as I/Os.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProgramFigures {
     /// From its start to its end.
     pub seconds: f64,
@@ -133,6 +133,20 @@ pub struct ProgramFigures {
     pub write_kb_per_s: f64,
     /// I/Os a second that reached the device.
     pub device_iops: f64,
+    /// Where the kernel's time went, where perf is allowed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<LayerFigures>,
+}
+
+/// A layer of the kernel, in percent of the time that the kernel took for the program.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LayerFigures {
+    /// Its name.
+    pub layer: String,
+    /// In the program itself.
+    pub program: f64,
+    /// In the attachment's process.
+    pub attachment: f64,
 }
 
 impl ProgramFigures {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::composed::Composed;
+use crate::composed::ComposedSubject;
 pub use crate::load::{JOINING, Load, Pattern};
 use crate::offered::{Ext2Disk, Medium, Protocol};
 
@@ -291,7 +291,7 @@ pub enum Subject {
     /// nbdkit's file plugin as [`Subject::NbdkitFile`], in a control group that has this much memory.
     NbdkitHeld(Medium),
     /// Volumes made of others, and who stands beside them.
-    Composed(Composed),
+    Composed(ComposedSubject),
     /// A file in an ext2 file system, whose reader has little memory for it, and its server little for the image.
     Ext2 {
         /// What the file system lies on.

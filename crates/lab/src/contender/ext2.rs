@@ -27,10 +27,10 @@ const PORT: &str = "10809";
 pub struct Ext2<'l> {
     lab: &'l Laboratory<'l>,
     mib: u32,
-    mount: Mount,
+    mount: MountedFolder,
     client: HeldMemory,
     _loop: Option<Loop>,
-    disk: Option<Disk>,
+    disk: Option<AttachedDisk>,
     server: Option<Process>,
     network: Network<'l>,
     _server_memory: HeldMemory,
@@ -38,18 +38,18 @@ pub struct Ext2<'l> {
 }
 
 /// What shows a device, or a file that a loop device takes, on the client's side. Ends in order.
-pub struct Disk(pub Process);
+pub struct AttachedDisk(pub Process);
 
-impl Drop for Disk {
+impl Drop for AttachedDisk {
     fn drop(&mut self) {
         self.0.end(PATIENCE);
     }
 }
 
 /// Where it is mounted. Taken down when it is dropped.
-pub struct Mount(pub PathBuf);
+pub struct MountedFolder(pub PathBuf);
 
-impl Drop for Mount {
+impl Drop for MountedFolder {
     fn drop(&mut self) {
         let flags = rustix::mount::UnmountFlags::empty();
         if rustix::mount::unmount(&self.0, flags).is_err() {
@@ -80,7 +80,7 @@ impl<'l> Ext2<'l> {
         };
         let device = over.as_ref().map_or(&shown[..], Loop::device);
         lab.run(None, &["mkfs.ext2", "-q", "-F", "-b", "4096", device], "")?;
-        let mount = Mount(lab.fresh_path("ext2"));
+        let mount = MountedFolder(lab.fresh_path("ext2"));
         std::fs::create_dir(&mount.0).map_err(failed("cannot make a mount point"))?;
         let at = mount.0.to_str().expect("our own path");
         lab.run(None, &["mount", "-t", "ext2", device, at], "")?;
@@ -110,7 +110,7 @@ impl<'l> Ext2<'l> {
 }
 
 /// Who serves, who shows, and what is shown.
-type Served = (Option<Process>, Option<Disk>, String);
+type Served = (Option<Process>, Option<AttachedDisk>, String);
 
 /// A target and an attachment.
 fn remote(
@@ -138,7 +138,7 @@ fn remote(
         attachment.must_run()?;
         Ok(attachment.stdout().split_once('\n').map(|(shown, _)| shown.to_owned()))
     })?;
-    Ok((Some(target), Some(Disk(attachment)), shown))
+    Ok((Some(target), Some(AttachedDisk(attachment)), shown))
 }
 
 /// nbdkit, and a file that shows what it serves: a kernel's own client is not everywhere.
@@ -159,7 +159,7 @@ fn nbd(lab: &Laboratory, network: &Network, image: &Image, held: &HeldMemory) ->
         shows.must_run()?;
         Ok(shown.exists().then_some(()))
     })?;
-    Ok((Some(server), Some(Disk(shows)), shown_text.to_owned()))
+    Ok((Some(server), Some(AttachedDisk(shows)), shown_text.to_owned()))
 }
 
 impl Contender for Ext2<'_> {

@@ -40,6 +40,19 @@ pub fn run(
     load: &Load,
     seconds: f64,
 ) -> Outcome<(Figures, f64)> {
+    run_on(lab, network, Side::Initiator(1), aim, load, seconds, &[])
+}
+
+/// The same on another side, and with further flags.
+pub fn run_on(
+    lab: &Laboratory,
+    network: &Network,
+    side: Side,
+    aim: &Aim,
+    load: &Load,
+    seconds: f64,
+    more: &[String],
+) -> Outcome<(Figures, f64)> {
     let mut argv = words!["fio", "--name=lab"];
     argv.extend(aim.flags());
     argv.extend(words![
@@ -62,7 +75,8 @@ pub fn run(
     if load.pattern.is_mixed() {
         argv.push(format!("--rwmixread={MIX}"));
     }
-    let process = network.start(Side::Initiator(1), &strs(&argv))?;
+    argv.extend(more.iter().cloned());
+    let process = network.start(side, &strs(&argv))?;
     let (text, _) = process.finish(lab, patience(seconds))?;
     parse(&text, load.pattern)
 }

@@ -23,6 +23,7 @@ use crate::figures::Figures;
 use crate::point::{Load, Point, Subject};
 use crate::stand::{Laboratory, Process, machine_busy};
 pub use abilities::Abilities;
+pub use composed::layer_names;
 pub use ext2::{CLIENT_MIB, SERVER_MIB};
 pub use thinwire::{
     BARE, bench_flags, fill, guard, monotonic, one as bench_report, serve, start_after, uri,

@@ -59,11 +59,17 @@ pub enum Experiment {
     OrchestraTable21,
     Orchestra211,
     Orchestra212,
+    OrchestraTable22,
+    Orchestra213,
+    Orchestra214,
+    Orchestra215,
+    Orchestra216,
+    Orchestra217,
 }
 
 impl Experiment {
     /// All of them, in the report's order.
-    pub const ALL: [Experiment; 29] = [
+    pub const ALL: [Experiment; 35] = [
         Experiment::Bars,
         Experiment::Table2,
         Experiment::Table3,
@@ -93,6 +99,12 @@ impl Experiment {
         Experiment::OrchestraTable21,
         Experiment::Orchestra211,
         Experiment::Orchestra212,
+        Experiment::OrchestraTable22,
+        Experiment::Orchestra213,
+        Experiment::Orchestra214,
+        Experiment::Orchestra215,
+        Experiment::Orchestra216,
+        Experiment::Orchestra217,
     ];
 
     /// Its subcommand, and the name of its files.
@@ -127,6 +139,12 @@ impl Experiment {
             Experiment::OrchestraTable21 => "orchestra-table2.1",
             Experiment::Orchestra211 => "orchestra-2.11",
             Experiment::Orchestra212 => "orchestra-2.12",
+            Experiment::OrchestraTable22 => "orchestra-table2.2",
+            Experiment::Orchestra213 => "orchestra-2.13",
+            Experiment::Orchestra214 => "orchestra-2.14",
+            Experiment::Orchestra215 => "orchestra-2.15",
+            Experiment::Orchestra216 => "orchestra-2.16",
+            Experiment::Orchestra217 => "orchestra-2.17",
         }
     }
 
@@ -136,10 +154,10 @@ impl Experiment {
     }
 
     /// Where it belongs.
-    pub fn suite(self) -> Suite {
+    pub fn suite(self) -> ExperimentSuite {
         match self.name().starts_with("orchestra") {
-            true => Suite::Orchestra,
-            false => Suite::Tyche,
+            true => ExperimentSuite::Orchestra,
+            false => ExperimentSuite::Tyche,
         }
     }
 
@@ -177,6 +195,11 @@ impl Experiment {
             Experiment::OrchestraTable21 | Experiment::Orchestra211 | Experiment::Orchestra212 => {
                 orchestra::postmark::plan()
             }
+            Experiment::OrchestraTable22 | Experiment::Orchestra213 | Experiment::Orchestra214 => {
+                orchestra::tpch::plan()
+            }
+            Experiment::Orchestra215 => orchestra::served::plan(),
+            Experiment::Orchestra216 | Experiment::Orchestra217 => orchestra::layers::plan(self),
         }
     }
 
@@ -209,6 +232,13 @@ impl Experiment {
             Experiment::OrchestraTable21 | Experiment::Orchestra211 | Experiment::Orchestra212 => {
                 orchestra::postmark::section(self, view)
             }
+            Experiment::OrchestraTable22 | Experiment::Orchestra213 | Experiment::Orchestra214 => {
+                orchestra::tpch::section(self, view)
+            }
+            Experiment::Orchestra215 => orchestra::served::section(view),
+            Experiment::Orchestra216 | Experiment::Orchestra217 => {
+                orchestra::layers::section(self, view)
+            }
         };
         section.missing = view.missing(&self.plan());
         section
@@ -217,14 +247,14 @@ impl Experiment {
 
 /// Experiments that are measured, and shown on one page, together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Suite {
+pub enum ExperimentSuite {
     /// What the documents about Tyche and EBD measured, faces, disks, keys, links: the report.
     Tyche,
     /// Volumes made of volumes, and what the document about iSCSI measured.
     Orchestra,
 }
 
-impl Suite {
+impl ExperimentSuite {
     /// Its experiments, in the order of its page.
     pub fn experiments(self) -> impl Iterator<Item = Experiment> {
         Experiment::ALL.into_iter().filter(move |experiment| experiment.suite() == self)
@@ -238,16 +268,16 @@ impl Suite {
     /// Its bars.
     pub fn bars(self, view: &View) -> Vec<Bar> {
         match self {
-            Suite::Tyche => bars::bars(view),
-            Suite::Orchestra => orchestra::bars(view),
+            ExperimentSuite::Tyche => bars::bars(view),
+            ExperimentSuite::Orchestra => orchestra::bars(view),
         }
     }
 
     /// The document whose numbers stand beside ours on its page: who wrote it, and its title.
     pub fn document(self) -> (String, &'static str) {
         match self {
-            Suite::Tyche => (document().authors.join(", "), &document().title),
-            Suite::Orchestra => {
+            ExperimentSuite::Tyche => (document().authors.join(", "), &document().title),
+            ExperimentSuite::Orchestra => {
                 let document = orchestra::stated::document();
                 (document.authors.join(", "), &document.title)
             }
@@ -257,8 +287,8 @@ impl Suite {
     /// What of that document nothing here repeats: sentences.
     pub fn not_repeated(self) -> Vec<String> {
         match self {
-            Suite::Tyche => Vec::new(),
-            Suite::Orchestra => {
+            ExperimentSuite::Tyche => Vec::new(),
+            ExperimentSuite::Orchestra => {
                 let names: Vec<&str> = self.experiments().map(Experiment::name).collect();
                 orchestra::stated::not_repeated(&names)
             }
@@ -269,7 +299,7 @@ impl Suite {
 /// What the report measures.
 #[cfg(test)]
 fn plan_of_all() -> Vec<Group> {
-    Suite::Tyche.plan()
+    ExperimentSuite::Tyche.plan()
 }
 
 /// What an experiment shows.
@@ -466,8 +496,8 @@ mod tests {
             rows: vec![stage("Ty-IS"), stage("store"), stage("total"), stage("clocks")],
         };
         // Each suite has visits of its own to what both ask for.
-        let suites = [(Suite::Tyche, 1), (Suite::Orchestra, 1001)];
-        let groups = |(suite, first): (Suite, u64)| {
+        let suites = [(ExperimentSuite::Tyche, 1), (ExperimentSuite::Orchestra, 1001)];
+        let groups = |(suite, first): (ExperimentSuite, u64)| {
             suite.plan().into_iter().map(move |group| (group, first))
         };
         for (group, first) in suites.into_iter().flat_map(groups) {

@@ -8,6 +8,7 @@ mod memory;
 mod network;
 mod process;
 mod sweep;
+mod unwritten;
 
 use std::cell::{Cell, RefCell};
 use std::os::unix::process::CommandExt;
@@ -21,6 +22,7 @@ pub use files::Files;
 pub use memory::HeldMemory;
 pub use network::{Network, Side, Targets};
 pub use process::{Process, machine_busy, process_cpu};
+pub use unwritten::Unwritten;
 
 /// How long a short command may take; a volume is filled by then.
 const RUN_PATIENCE: Duration = Duration::from_secs(60);
@@ -161,6 +163,23 @@ impl<'a> Laboratory<'a> {
             }
             Err(other) => Err(other),
         }
+    }
+
+    /// The path of a file in the folder that many use, made when it is first asked for. `make` is told where.
+    pub fn once(&self, name: &str, make: impl FnOnce(&Path) -> Outcome) -> Outcome<PathBuf> {
+        let path = self.folder.join(name);
+        if !path.exists() {
+            let part = path.with_extension("part");
+            let made = make(&part).and_then(|()| {
+                std::fs::rename(&part, &path)
+                    .map_err(failed(format!("cannot make {}", path.display())))
+            });
+            if made.is_err() {
+                let _ = std::fs::remove_file(&part);
+            }
+            made?;
+        }
+        Ok(path)
     }
 
     /// Random bytes that volumes are filled with, so that nobody answers from nothing: a file of

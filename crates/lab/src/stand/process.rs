@@ -58,6 +58,11 @@ impl Process {
         Ok(Process { child, name, began, stdout, stderr, ended: false })
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// CPU time so far, of all its threads.
     pub fn cpu(&self) -> Duration {
         process_cpu(self.child.id()).map_or(Duration::ZERO, |(_, cpu)| cpu)

@@ -1,14 +1,20 @@
 //! Volumes made of others, and who stands beside them.
 
+mod file_system;
+mod layers;
 mod made;
 mod nodes;
 mod postmark;
 mod qcow2;
+mod served;
 mod stream;
+mod tpch;
+
+pub use layers::names as layer_names;
 
 use super::thinwire::{BARE, bench_flags, one};
 use super::{Contender, Meter, patience, strs, words};
-use crate::composed::Composed;
+use crate::composed::{ComposedSubject, Program};
 use crate::error::Outcome;
 use crate::figures::Figures;
 use crate::point::{Load, Point};
@@ -18,24 +24,30 @@ use crate::stand::{Laboratory, Network, Process, Side};
 pub fn set_up<'l>(
     lab: &'l Laboratory<'l>,
     point: &Point,
-    composed: Composed,
+    composed: ComposedSubject,
 ) -> Outcome<Box<dyn Contender + 'l>> {
     let wire = point.wire;
     Ok(match composed {
-        Composed::Export(made) => Box::new(made::MadeExport::exported(lab, wire, made)?),
-        Composed::Here(made) => Box::new(made::MadeExport::here(lab, made)?),
-        Composed::ThinSnapshot => Box::new(made::ThinSnapshot::set_up(lab, wire)?),
-        Composed::Stripe { targets } => Box::new(nodes::NodeUser::stripe(lab, wire, targets)?),
-        Composed::Nodes { nodes, speed } if point.load.program.is_some() => {
-            let program = point.load.program.expect("just looked at");
-            Box::new(postmark::Postmark::set_up(lab, wire, nodes, speed, program)?)
+        ComposedSubject::Export(made) => Box::new(made::MadeExport::exported(lab, wire, made)?),
+        ComposedSubject::Here(made) => Box::new(made::MadeExport::here(lab, made)?),
+        ComposedSubject::ThinSnapshot => Box::new(made::ThinSnapshot::set_up(lab, wire)?),
+        ComposedSubject::Stripe { targets } => {
+            Box::new(nodes::NodeUser::stripe(lab, wire, targets)?)
         }
-        Composed::Nodes { nodes, speed } => {
+        ComposedSubject::Nodes { nodes, speed } if point.load.program.is_some() => {
+            let stand = (nodes, speed);
+            match point.load.program.expect("just looked at") {
+                Program::Query(_) => Box::new(tpch::Tpch::set_up(lab, wire, stand)?),
+                Program::Served(_) => Box::new(served::Served::set_up(lab, wire, stand)?),
+                program => Box::new(postmark::Postmark::set_up(lab, wire, stand, program)?),
+            }
+        }
+        ComposedSubject::Nodes { nodes, speed } => {
             Box::new(nodes::NodeUser::set_up(lab, wire, nodes, speed)?)
         }
-        Composed::OneDisk => Box::new(nodes::NodeUser::one_disk(lab)?),
-        Composed::Qcow2 { snapshot } => Box::new(qcow2::Qcow2::set_up(lab, wire, snapshot)?),
-        Composed::TcpStream => Box::new(stream::TcpStream::set_up(lab, wire)?),
+        ComposedSubject::OneDisk => Box::new(nodes::NodeUser::one_disk(lab)?),
+        ComposedSubject::Qcow2 { snapshot } => Box::new(qcow2::Qcow2::set_up(lab, wire, snapshot)?),
+        ComposedSubject::TcpStream => Box::new(stream::TcpStream::set_up(lab, wire)?),
     })
 }
 

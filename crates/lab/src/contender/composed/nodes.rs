@@ -97,18 +97,7 @@ impl<'l> NodeUser<'l> {
             need_caches(lab)?;
         }
         let files = Files::new(lab)?;
-        let all = DISKS * nodes.count().max(1);
-        // Whole chunks of each.
-        let bytes = u64::from(VOLUME_MIB.div_ceil(all)) << 20;
-        let blob = lab.blob()?;
-        let mut paths = Vec::new();
-        for n in 1..=all {
-            paths.push(files.copied(&format!("disk{n}"), &blob, bytes)?);
-        }
-        let volumes: Vec<String> = paths
-            .chunks(DISKS as usize)
-            .map(|disks| node_volume(disks, speed, nodes.is_cached().then_some(CACHE_MIB)))
-            .collect();
+        let volumes = filled(lab, &files, nodes, speed)?;
         let targets = Targets { count: nodes.count(), apart: false };
         Self::over(lab, wire, targets, &volumes, files)
     }
@@ -151,6 +140,19 @@ impl<'l> NodeUser<'l> {
         let volume = striped(targets);
         Ok(NodeUser { lab, volume, servers, network: Some(network), _files: files })
     }
+}
+
+/// The volumes of nodes whose disks are full of random bytes.
+pub fn filled(lab: &Laboratory, files: &Files, nodes: Nodes, speed: Speed) -> Outcome<Vec<String>> {
+    let all = DISKS * nodes.count().max(1);
+    let bytes = u64::from(VOLUME_MIB.div_ceil(all)) << 20;
+    let blob = lab.blob()?;
+    let mut paths = Vec::new();
+    for n in 1..=all {
+        paths.push(files.copied(&format!("disk{n}"), &blob, bytes)?);
+    }
+    let cached = nodes.is_cached().then_some(CACHE_MIB);
+    Ok(paths.chunks(DISKS as usize).map(|disks| node_volume(disks, speed, cached)).collect())
 }
 
 /// Starts a target for each volume, and waits until all serve.

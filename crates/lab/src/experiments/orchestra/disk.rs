@@ -1,7 +1,7 @@
 //! Figure 2.7: one disk where it is, beside memory over the network, one request outstanding.
 
 use super::{cell, client_cpu, mb_per_s, pattern_title, stated};
-use crate::composed::Composed;
+use crate::composed::ComposedSubject;
 use crate::experiments::bars::{Bar, at_most};
 use crate::experiments::{NONE, Section, Table, size};
 use crate::figures::Figures;
@@ -16,12 +16,12 @@ const WIRES: [Wire; 2] = [
     Wire { mbit: Some(1000), mtu: 1500, ..Wire::FREE },
     Wire { mbit: Some(1000), mtu: 9000, ..Wire::FREE },
 ];
-const DISK: Subject = Subject::Composed(Composed::OneDisk);
+const DISK: Subject = Subject::Composed(ComposedSubject::OneDisk);
 const MEMORY: Subject = Subject::thinwire(Carrier::Packet);
 
 /// Of a run.
 const SECONDS: f64 = 1.0;
-const ROUNDS: u32 = 3;
+const ROUNDS: u32 = 2;
 
 fn point(wire: Wire, pattern: Pattern, block: u32, subject: Subject) -> Point {
     Point { wire, load: Load::new(pattern, block, 1), subject }

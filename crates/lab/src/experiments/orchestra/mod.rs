@@ -2,12 +2,15 @@
 //! scaling of networked, shared, block-level storage", chapter 2).
 
 pub mod disk;
+pub mod layers;
 pub mod modules;
 pub mod network;
 pub mod nodes;
 pub mod postmark;
+pub mod served;
 pub mod stated;
 pub mod stripes;
+pub mod tpch;
 
 use super::bars::{self, Bar};
 use super::{NONE, Table};
@@ -24,6 +27,7 @@ pub fn bars(view: &View) -> Vec<Bar> {
     disk::bars(view, &mut all);
     nodes::bars(view, &mut all);
     postmark::bars(view, &mut all);
+    tpch::bars(view, &mut all);
     all
 }
 

@@ -1,7 +1,7 @@
 //! What each kind of volume costs, beside the bare export.
 
 use super::bars_table;
-use crate::composed::{Composed, Made};
+use crate::composed::{ComposedSubject, Made};
 use crate::experiments::bars::{Bar, at_least, at_most, count, free};
 use crate::experiments::faces::{HEADER, cells, named};
 use crate::experiments::{NONE, Section, Table};
@@ -38,11 +38,11 @@ const QUICK_ROUNDS: u32 = 3;
 const LOCAL_ROUNDS: u32 = 3;
 
 const fn exported(made: Made) -> Subject {
-    Subject::Composed(Composed::Export(made))
+    Subject::Composed(ComposedSubject::Export(made))
 }
 
 const fn here(made: Made) -> Subject {
-    Subject::Composed(Composed::Here(made))
+    Subject::Composed(ComposedSubject::Here(made))
 }
 
 /// All of them are over files where they are local.

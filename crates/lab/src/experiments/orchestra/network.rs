@@ -1,7 +1,7 @@
 //! Figure 2.6: what the network carries, by the size of what is sent.
 
 use super::{cell, stated};
-use crate::composed::Composed;
+use crate::composed::ComposedSubject;
 use crate::draw::{Drawing, Lines, Scale};
 use crate::experiments::{NONE, Section, Table, size};
 use crate::figures::Figures;
@@ -17,7 +17,7 @@ const WIRES: [Wire; 2] = [
 ];
 /// One after the other, and as many as the connection takes.
 const DEPTHS: [u32; 2] = [1, 32];
-const TCP: Subject = Subject::Composed(Composed::TcpStream);
+const TCP: Subject = Subject::Composed(ComposedSubject::TcpStream);
 
 /// Of a run.
 const SECONDS: f64 = 1.0;

@@ -1,7 +1,7 @@
 //! Figures 2.8 to 2.10: the document's storage nodes under the patterns of IOmeter. One set of runs, three looks at it.
 
 use super::{bars_table, cell, client_cpu, mb_per_s, most, pattern_title, stated};
-use crate::composed::{Composed, Nodes, Speed};
+use crate::composed::{ComposedSubject, Nodes, Speed};
 use crate::draw::{Drawing, Lines, Scale};
 use crate::experiments::bars::{Bar, at_most};
 use crate::experiments::{Experiment, NONE, Section, Table, size};
@@ -40,7 +40,7 @@ const SECONDS: f64 = 1.2;
 const ROUNDS: u32 = 2;
 
 const fn nodes(nodes: Nodes, speed: Speed) -> Subject {
-    Subject::Composed(Composed::Nodes { nodes, speed })
+    Subject::Composed(ComposedSubject::Nodes { nodes, speed })
 }
 
 fn subjects(wire: Wire, pattern: Pattern) -> Vec<Subject> {

@@ -2,7 +2,7 @@
 
 use super::stated::{self, PostmarkRow};
 use super::{bars_table, cell};
-use crate::composed::{Composed, Nodes, Program, Speed};
+use crate::composed::{ComposedSubject, Nodes, Program, Speed};
 use crate::experiments::bars::{Bar, at_least};
 use crate::experiments::{Experiment, NONE, Section, Table};
 use crate::figures::{Figures, ProgramFigures};
@@ -10,8 +10,8 @@ use crate::plan::Group;
 use crate::point::{Load, Point, Subject, Wire};
 use crate::view::View;
 
-const GIGABIT: Wire = Wire { mbit: Some(1000), mtu: 1500, ..Wire::FREE };
-const GIGABIT_JUMBO: Wire = Wire { mtu: 9000, ..GIGABIT };
+pub const GIGABIT: Wire = Wire { mbit: Some(1000), mtu: 1500, ..Wire::FREE };
+pub const GIGABIT_JUMBO: Wire = Wire { mtu: 9000, ..GIGABIT };
 const FREE_JUMBO: Wire = Wire { mbit: None, ..GIGABIT_JUMBO };
 
 const NODES: [Nodes; 5] =
@@ -25,14 +25,14 @@ const QUICK: [[u32; 2]; 2] = [TENTHS[0], TENTHS[3]];
 /// A run ends with its program: how long it is measured is not asked.
 const SECONDS: f64 = 1.0;
 /// Of the tenths.
-const ROUNDS: u32 = 3;
+const ROUNDS: u32 = 2;
 
 fn load([files, transactions]: [u32; 2]) -> Load {
     Load::program(Program::Postmark { files, transactions })
 }
 
 fn subject(nodes: Nodes, speed: Speed) -> Subject {
-    Subject::Composed(Composed::Nodes { nodes, speed })
+    Subject::Composed(ComposedSubject::Nodes { nodes, speed })
 }
 
 /// The document's, in its order.
@@ -87,6 +87,11 @@ fn point(wire: Wire, input: [u32; 2], nodes: Nodes) -> Point {
     Point { wire, load: load(input), subject: subject(nodes, speed) }
 }
 
+/// All of a wire with these nodes, with their names.
+pub fn points(wire: Wire, nodes: Nodes) -> Vec<(String, Point)> {
+    inputs(wire).into_iter().map(|input| (named(input), point(wire, input, nodes))).collect()
+}
+
 pub fn bars(view: &View, bars: &mut Vec<Bar>) {
     for (nodes, least) in [(Nodes::OneCached, 0.9), (Nodes::ThreeCached, 1.4)] {
         for input in TENTHS {
@@ -114,7 +119,7 @@ pub fn section(experiment: Experiment, view: &View) -> Section {
              disks where they are (direct), over one target that has them, and over three targets, which the attachment stripes over. \
              \"One node\" and \"three nodes\" have a cache of 512 MiB in each target, for reads only, as the document's nodes have a \
              buffer cache of less than their memory of 512 MB, for writes, too; \"no cache\" has none. The program and what the kernel \
-             keeps of files for it have 512 MiB together. Inputs are those of the document, and tenths of them with a tenth of both \
+             keeps of files for it have 512 MiB together, of which 40 % may wait to be written. Inputs are those of the document, and tenths of them with a tenth of both \
              memories.",
             "Rates are over the whole time of a run, in which files are made and removed, too: Postmark itself counts whole seconds. \
              Times are in percent of one processor, idle what is left of one; what threads of the kernel do is in none of them. Ratios are taken within a round; one round of the document's inputs.",

@@ -20,11 +20,10 @@ pub struct Document {
     #[cfg_attr(not(test), expect(dead_code, reason = "for who reads the file"))]
     pub chapter: u32,
     /// Figures and tables.
-    pub items: Vec<Item>,
+    pub items: Vec<DocumentItem>,
     /// Table 2.1: Postmark on local disks.
     pub postmark: Vec<PostmarkRow>,
     /// Table 2.2: queries on local disks.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no experiment repeats the table yet"))]
     pub queries: Vec<QueryRow>,
     /// Numbers in the text.
     pub statements: Vec<Statement>,
@@ -33,7 +32,7 @@ pub struct Document {
 /// A figure or a table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Item {
+pub struct DocumentItem {
     /// `2.8`, or `table2.1`.
     pub item: String,
     /// `figure` or `table`.
@@ -65,7 +64,6 @@ pub struct PostmarkRow {
 /// A cell of Table 2.2.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(not(test), expect(dead_code, reason = "no experiment repeats the table yet"))]
 pub struct QueryRow {
     /// Its number.
     pub query: u8,
@@ -144,7 +142,7 @@ pub fn shows(item: &str) -> &'static str {
 }
 
 /// `Figure 2.8`, or `Table 2.1`.
-pub fn named(item: &Item) -> String {
+pub fn named(item: &DocumentItem) -> String {
     match item.what.as_str() {
         "table" => format!("Table {}", item.item.trim_start_matches("table")),
         _ => format!("Figure {}", item.item),
@@ -153,13 +151,13 @@ pub fn named(item: &Item) -> String {
 
 /// Measured figures and tables that no experiment of a name repeats: sentences.
 pub fn not_repeated(names: &[&str]) -> Vec<String> {
-    let repeated = |item: &Item| {
+    let repeated = |item: &DocumentItem| {
         let own = format!("orchestra-{}", item.item);
         names.contains(&own.as_str())
     };
     let left = document().items.iter().filter(|item| item.measured && !repeated(item));
-    let said = |item: &Item| {
-        let Item { section, shows, .. } = item;
+    let said = |item: &DocumentItem| {
+        let DocumentItem { section, shows, .. } = item;
         format!("{} ({section}), {shows}: not repeated yet", named(item))
     };
     left.map(said).collect()

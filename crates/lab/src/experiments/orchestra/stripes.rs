@@ -1,7 +1,7 @@
 //! Stripes over one, two and three targets; pools and snapshots beside qcow2.
 
 use super::{bars_table, cell};
-use crate::composed::{Composed, Made};
+use crate::composed::{ComposedSubject, Made};
 use crate::experiments::bars::{Bar, at_least, free};
 use crate::experiments::faces::{HEADER, cells, named};
 use crate::experiments::{NONE, Section, Table};
@@ -27,14 +27,15 @@ const PEER_SECONDS: f64 = 1.0;
 const PEER_ROUNDS: u32 = 5;
 
 fn stripe(load: Load, targets: u32) -> Point {
-    Point { wire: GIGABIT, load, subject: Subject::Composed(Composed::Stripe { targets }) }
+    Point { wire: GIGABIT, load, subject: Subject::Composed(ComposedSubject::Stripe { targets }) }
 }
 
 /// Ours, then its peer. Who was just cut is only written to: what is read is as before.
-fn pairs(load: Load) -> Vec<[Composed; 2]> {
-    let mut all = vec![[Composed::Export(Made::Thin), Composed::Qcow2 { snapshot: false }]];
+fn pairs(load: Load) -> Vec<[ComposedSubject; 2]> {
+    let mut all =
+        vec![[ComposedSubject::Export(Made::Thin), ComposedSubject::Qcow2 { snapshot: false }]];
     if !load.pattern.reads() {
-        all.push([Composed::ThinSnapshot, Composed::Qcow2 { snapshot: true }]);
+        all.push([ComposedSubject::ThinSnapshot, ComposedSubject::Qcow2 { snapshot: true }]);
     }
     all
 }
