@@ -1,4 +1,5 @@
--- The tables of TPC-H for sqlite, before they are filled.
+-- The tables of TPC-H for sqlite, before they are filled. lineitem has rowids: without them sqlite reads all of it by way of an
+-- index, and looks up each row.
 pragma journal_mode = off;
 pragma synchronous = off;
 create table region (r_regionkey integer primary key, r_name text, r_comment text);
@@ -16,4 +17,4 @@ create table orders (o_orderkey integer primary key, o_custkey integer, o_orders
 create table lineitem (l_orderkey integer, l_partkey integer, l_suppkey integer, l_linenumber integer, l_quantity real,
   l_extendedprice real, l_discount real, l_tax real, l_returnflag text, l_linestatus text, l_shipdate text,
   l_commitdate text, l_receiptdate text, l_shipinstruct text, l_shipmode text, l_comment text,
-  primary key (l_orderkey, l_linenumber)) without rowid;
+  primary key (l_orderkey, l_linenumber));
