@@ -98,6 +98,19 @@ impl<'l> FileSystem<'l> {
         copy().map_err(failed(format!("cannot copy {} onto a file system", from.display())))
     }
 
+    /// Has what is kept of a file in memory forgotten: an attachment that began meanwhile may have the mount in a namespace of its own, and
+    /// so the file system stays when it is unmounted here.
+    pub fn forget(&self, name: &str) -> Outcome {
+        let Some(MountedFolder(place)) = &self.mount else {
+            return Err(LabError::Failed("the file system is not mounted".into()));
+        };
+        let path = place.join(name);
+        let file = std::fs::File::open(&path)
+            .map_err(failed(format!("cannot open {}", path.display())))?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+            .map_err(failed(format!("cannot have {} forgotten", path.display())))
+    }
+
     /// I/Os of the device so far.
     fn device_ios(&self) -> Outcome<f64> {
         let name = self.device.trim_start_matches("/dev/");

@@ -63,6 +63,7 @@ impl Contender for Tpch<'_> {
             .ok_or_else(|| LabError::Failed(format!("there is no query {number} here")))?;
         // Nothing of the database is in memory when it begins.
         let at = self.0.mount_anew()?;
+        self.0.forget(DATABASE)?;
         let command = format!("sqlite3 -readonly {at}/{DATABASE}");
         let (figures, text) = self.0.run(&command, query, 1.0)?;
         // The shell adds two lines of times: a query that found nothing was not asked of that database.
