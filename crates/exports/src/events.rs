@@ -65,6 +65,8 @@ impl Exports {
             match event {
                 VolumeEvent::Lost => self.on_loss(export),
                 VolumeEvent::Shrunk => self.exports[export].has_shrunk = true,
+                // Those who use the export keep nothing of it, or hear of it by themselves.
+                VolumeEvent::Stale => {}
                 VolumeEvent::Resized { .. } => {
                     let e = &mut self.exports[export];
                     e.has_grown = true;

@@ -182,8 +182,8 @@ impl FacePart {
             VolumeEvent::BadBlock { .. } | VolumeEvent::Unverified { .. } => {
                 event.news_of_sums().map(|news| (Gravity::Warning, news))
             }
-            // The disk tells of itself.
-            VolumeEvent::Shrunk => None,
+            // The disk tells of itself, and the attachment.
+            VolumeEvent::Shrunk | VolumeEvent::Stale => None,
         }));
         true
     }

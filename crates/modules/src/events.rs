@@ -30,7 +30,7 @@ impl Growth {
     ) {
         let start = events.len();
         let (mut has_lost, mut has_grown, mut has_unreachable) = (false, false, false);
-        let (mut has_shrunk, mut legs) = (false, Vec::new());
+        let (mut has_shrunk, mut is_stale, mut legs) = (false, false, Vec::new());
         for (child, of) in below.children().iter_mut().enumerate() {
             of.volume.poll_events(events);
             for event in events.drain(start..) {
@@ -49,6 +49,7 @@ impl Growth {
                         }
                     },
                     VolumeEvent::Shrunk => has_shrunk = true,
+                    VolumeEvent::Stale => is_stale = true,
                     VolumeEvent::Leg { .. }
                     | VolumeEvent::BadBlock { .. }
                     | VolumeEvent::Unverified { .. } => legs.push(event),
@@ -71,6 +72,9 @@ impl Growth {
         }
         if has_shrunk {
             events.push(VolumeEvent::Shrunk);
+        }
+        if is_stale {
+            events.push(VolumeEvent::Stale);
         }
         events.append(&mut legs);
     }

@@ -25,6 +25,9 @@ pub enum VolumeEvent {
     /// What it lies on has become shorter while it was open: I/O on what is gone fails, and so do all
     /// writes there, until it is opened again.
     Shrunk,
+    /// What was read of it before may be something else by now: somebody else may have written meanwhile, or it has ended, and
+    /// somebody else may be its writer. For whoever keeps what was read.
+    Stale,
     /// A leg of a mirror, of this volume or below it, stands otherwise than before.
     Leg {
         /// Which, counted from 0 in its mirror.

@@ -169,9 +169,15 @@ impl Initiator {
     }
 
     fn on_attached(&mut self, now: Time, attached: &Attached) -> Result<(), DropReason> {
+        let writer = self.attachment.content().map(|content| content.writer_generation);
         match self.attachment.on_attached(attached)? {
             Granted::First(verifier) => self.durability.begin(verifier),
-            Granted::Again(verifier) => self.durability.on_verifier(verifier),
+            Granted::Again(verifier) => {
+                // Beside who only reads others write, and nobody tells which of them has; a writer resumes what it had.
+                let is_other = writer != Some(attached.writer_generation);
+                self.strangers += u64::from(self.config.read_only || is_other);
+                self.durability.on_verifier(verifier);
+            }
             Granted::OtherContent => {
                 self.die(ErrorKind::ContentChanged);
                 return Ok(());

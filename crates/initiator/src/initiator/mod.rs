@@ -57,6 +57,9 @@ pub struct Initiator {
     altered_told: (AlteredStats, Time),
     /// Losses, as far as whoever stands on it has been told.
     losses_told: u64,
+    /// How often somebody else may have come to write what it is attached to; and of these those that were told.
+    strangers: u64,
+    strangers_told: u64,
 }
 
 impl Initiator {
@@ -96,6 +99,8 @@ impl Initiator {
             clocks_asked: None,
             told: Phase::Attached,
             losses_told: 0,
+            strangers: 0,
+            strangers_told: 0,
             config,
         };
         let slots = initiator.requests.slots();
@@ -176,6 +181,8 @@ impl Initiator {
         if !self.durability.is_clean() || self.durability.take_debt() {
             self.closing.tell(kind);
         }
+        // Before anybody is told of an I/O that fails for it.
+        self.strangers += 1;
         self.closing.fail(kind);
         self.attachment.part();
         self.association.rest();

@@ -3,7 +3,7 @@
 use thinwire_buffer::{Addr, FrameSizes, Room, SegList, Segment};
 use thinwire_proto::{Batching, Role, SessionConfig};
 use thinwire_volume::{Effect, ErrorKind, Gravity, Io, IoFlags, Op, Volume, VolumeEvent};
-use thinwire_wire::{AttachRefused, Event, Message, event_code};
+use thinwire_wire::{AttachRefused, Attached, Event, Message, event_code};
 
 use super::*;
 
@@ -83,8 +83,29 @@ fn who_ends_with_unflushed_writes_has_lost_them() {
             initiator.die(ErrorKind::Fenced);
             initiator.poll_events(&mut told);
         }
-        let expected = if writes == 0 { vec![] } else { vec![VolumeEvent::Lost] };
+        let lost = (writes > 0).then_some(VolumeEvent::Lost);
+        // Whoever keeps what was read hears of it, too, each time.
+        let expected: Vec<_> = lost.into_iter().chain([VolumeEvent::Stale; 2]).collect();
         assert_eq!((initiator.events() - before, told), (expected.len() as u64, expected));
+    }
+}
+
+/// What was read before may be old: of a writer that resumes nothing is, since nobody else could write.
+#[test]
+fn a_reader_that_comes_back_has_missed_what_others_have_written() {
+    for (read_only, generation, is_stale) in [(false, 2, false), (false, 3, true), (true, 2, true)]
+    {
+        let (mut initiator, frame) = attached(InitiatorConfig { read_only, ..disk() });
+        let before = initiator.events();
+        initiator.attachment.part();
+        let again = answer(initiator.attachment.ask(), 1);
+        let again = Attached { writer_generation: generation, ..again };
+        initiator.on_message(Time(4), &Message::Attached(again), &frame).unwrap();
+        let mut told = Vec::new();
+        initiator.poll_events(&mut told);
+        let expected = if is_stale { vec![VolumeEvent::Stale] } else { vec![] };
+        assert_eq!(initiator.events() - before, expected.len() as u64, "{read_only}, {generation}");
+        assert_eq!(told, expected, "{read_only}, {generation}");
     }
 }
 

@@ -68,7 +68,7 @@ impl Volume for Initiator {
     /// What a restart of the target loses is sent again: only what could not be is lost, and what
     /// could never be any more, when the attachment ended.
     fn events(&self) -> u64 {
-        self.durability.losses() + self.attachment.growths()
+        self.durability.losses() + self.attachment.growths() + self.strangers
     }
 
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
@@ -78,6 +78,9 @@ impl Volume for Initiator {
         }
         if let Some(bytes) = self.attachment.take_growth() {
             events.push(VolumeEvent::Resized { bytes });
+        }
+        if std::mem::replace(&mut self.strangers_told, self.strangers) != self.strangers {
+            events.push(VolumeEvent::Stale);
         }
     }
 }

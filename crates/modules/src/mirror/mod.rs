@@ -401,6 +401,8 @@ impl Mirror {
                 // A leg that has grown has no place for that here, and one that shrinks fails what it no longer has.
                 VolumeEvent::Resized { .. } | VolumeEvent::Unreachable { .. } => {}
                 VolumeEvent::Shrunk => {}
+                // Whoever keeps what was read has heard of the count.
+                VolumeEvent::Stale => {}
                 VolumeEvent::Leg { .. } | VolumeEvent::BadBlock { .. } => self.news.push(event),
                 // Others may have what this leg has not.
                 VolumeEvent::Unverified { .. } => self.news.push(event),
