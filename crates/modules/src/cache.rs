@@ -11,25 +11,30 @@
 //! * whatever may make the volume below another than it was drops all: a failed flush or durable write, a
 //!   loss, a growth, an operation of the writer record. What was read or written then is not kept either.
 //!
-//! So it is of use only where nobody else changes the volume below.
+//! So it is of use only where nobody else changes the volume below, or where what somebody else has changed
+//! may be seen later: what was read is dropped when it may have become as old as that ([`Cache::set_max_age`]).
 
 mod ahead;
 mod changes;
 mod cursor;
 mod ghost;
 mod pages;
+mod row;
 mod streams;
 #[cfg(test)]
 mod tests;
 
 use std::ops::Range;
+use std::time::Duration;
 
-use thinwire_buffer::{PAGE_BYTES, SegList};
+use thinwire_buffer::{PAGE_BYTES, SegList, Time};
 
 use self::ahead::{Ahead, READ_BYTES_MAX};
 use self::changes::Changes;
 use self::cursor::Cursor;
 use self::pages::Pages;
+pub(crate) use self::row::MODULE;
+use crate::{Module, Options};
 use thinwire_volume::{CacheReport, Completion, Geometry, Io, Layer, Op, Slab, Token, Volume};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -49,6 +54,8 @@ pub enum CacheCanary {
     AheadUnchecked,
     /// What is lost by somebody else, on the same device, drops nothing.
     LossesUnheard,
+    /// What was read is given for as long as it is here.
+    AgeForgotten,
 }
 
 /// A volume with what was read of it in memory. Identity, shape and writer record are those of the volume
@@ -74,6 +81,10 @@ pub struct Cache {
     misses: u64,
     ahead_bytes: u64,
     copied_bytes: u64,
+    /// Nothing that is here was read longer ago.
+    age_max: Option<Duration>,
+    /// When all was dropped last for being old.
+    young_at: Option<Time>,
     canary: CacheCanary,
 }
 
@@ -121,8 +132,27 @@ impl Cache {
             misses: 0,
             ahead_bytes: 0,
             copied_bytes: 0,
+            age_max: None,
+            young_at: None,
             canary: CacheCanary::None,
         }
+    }
+
+    /// Gives nothing any more that was read so long ago: for what others may change meanwhile. All is dropped as often as that, since
+    /// one by one would cost each page a time and each hit a look at it. To be said before anybody asks whether it
+    /// is timed.
+    pub fn set_max_age(&mut self, age: Duration) {
+        self.age_max = Some(age);
+    }
+
+    /// What a module with these options takes of memory, in bytes; `None` if it is no cache.
+    pub fn bytes_of(module: &Module, options: &Options) -> Option<u64> {
+        (*module == MODULE).then(|| row::bytes_of(options))
+    }
+
+    /// It is told how old what it gives may be.
+    pub fn has_max_age(options: &Options) -> bool {
+        row::has_max_age(options)
     }
 
     /// The smallest, in bytes: for less no memory is worth looking up.
@@ -449,6 +479,22 @@ impl Layer for Cache {
 
     fn before_events(&mut self) {
         self.check_events();
+    }
+
+    fn own_is_timed(&self) -> bool {
+        self.age_max.is_some()
+    }
+
+    /// Before each poll, so nobody needs to wake it for that.
+    fn own_turn(&mut self, now: Time) -> Time {
+        if let Some(age) = self.age_max {
+            let is_old = now.since(*self.young_at.get_or_insert(now)) >= age;
+            if is_old && self.canary != CacheCanary::AgeForgotten {
+                self.young_at = Some(now);
+                self.drop_all();
+            }
+        }
+        Time::NEVER
     }
 
     fn own_cache(&self) -> Option<CacheReport> {

@@ -8,8 +8,8 @@
 //! own tests, over volumes that do as they are told (`testing::Puppet`).
 //!
 //! What stands over one volume, and has its content, identity and writer record, is a [`Layer`](thinwire_volume::Layer), which passes on all
-//! that it does not do itself. [`Cache`] is one, and no row: it is right only where a target has locked the volume below,
-//! so it is an option of an export. Of these rules a layer keeps those on order, flushes, losses and polls.
+//! that it does not do itself. [`Cache`] is one: an option of an export puts it right over a store. As a row it stands over a volume that has
+//! an identity of its own, as every module has. Of these rules a layer keeps those on order, flushes, losses and polls.
 //! A module stands on [`Child`]ren: volumes, or what labels leave of them; it knows no difference, and counts from its own first byte.
 //! A [mirror] stands in [`KEEPING_MODULES`]: it is opened with labels only ([`Mirror::open`](mirror::Mirror::open)), and keeps these rules
 //! but for order, errors and identity.
@@ -38,7 +38,7 @@
 //! * **Rest** is when nothing is outstanding, and all volumes are at rest ([`Volume::is_at_rest`](thinwire_volume::Volume::is_at_rest)).
 //! * **Losses** are the sum of those below, and so rise before any completion that has seen one.
 //! * **Amplification** is stated in the table ([`Module::ios_each_max`]): what is outstanding below is bounded by
-//!   that and by what is submitted, since nothing is kept for later.
+//!   that and by what is submitted, since nothing is kept for later than the next poll.
 //! * **Poll** polls all volumes every time: a descriptor of one may have become readable.
 //! * **Time** is told to all volumes if one is timed, every time, and the earliest that one wants to be told it again is when the whole does.
 //! * **Block status** is joined in order, up to the first answer that is shorter than what was asked. With
@@ -107,7 +107,7 @@ use self::meta::LABEL_AREA_BYTES;
 
 /// Modules that can be put over any volumes, in the order in which they are shown.
 pub static MODULES: &[Module] =
-    &[linear::MODULE, qos::MODULE, readonly::MODULE, slice::MODULE, stripe::MODULE];
+    &[cache::MODULE, linear::MODULE, qos::MODULE, readonly::MODULE, slice::MODULE, stripe::MODULE];
 
 /// Those that are opened with labels only, since they keep something there ([`Module::keeps`]).
 pub static KEEPING_MODULES: &[Module] =

@@ -142,6 +142,7 @@ fn flushes(module: &Module, count: usize) {
     let (last, others) = puppets.split_last().expect("it has volumes");
     let failing = flush(volume);
     volume.submit(Io::new(5, Op::Read, 0, 512));
+    assert!(polled(volume).is_empty(), "nobody has answered");
     for puppet in &puppets {
         puppet.take().iter().for_each(|io| puppet.complete(read_of(io)));
     }
@@ -233,6 +234,8 @@ fn amplification(module: &Module, count: usize) {
             Op::Flush => Io::new(7, op, 0, 0),
             _ => Io::new(7, op, 0, bytes),
         });
+        // Some look first whether they have it themselves.
+        assert!(polled(&mut *volume).is_empty(), "nobody has answered");
         let parts: Vec<Vec<Io>> = puppets.iter().map(Puppet::take).collect();
         assert!(parts.iter().any(|parts| !parts.is_empty()), "{op:?} goes nowhere");
         let most = parts.iter().map(Vec::len).max().unwrap_or_default();

@@ -116,6 +116,12 @@ impl Grower {
             let value = match option.name {
                 "chunk" if smallest >= 64 << 10 && self.rng.one_in(4) => None,
                 "chunk" => Some(self.between(4096, smallest / 4096 * 4096, 4096)),
+                // Of a cache: some that hold all, and some that do not.
+                "size" if module.name == "cache" => {
+                    Some(*option.bounds.start() + self.rng.below(1 << 17))
+                }
+                "max_age_ms" if self.rng.one_in(2) => None,
+                "max_age_ms" => Some(1 + self.rng.below(100)),
                 "offset" | "size" if self.rng.one_in(3) => None,
                 "offset" => {
                     let units = (smallest - LEAST_BYTES) / self.unit;

@@ -20,7 +20,7 @@ use crate::memory::MemoryLimit;
 use crate::offer::OfferSpec;
 use crate::privileges::{PrivilegeSettings, Privileges};
 use crate::serve::POOL_FREE_BYTES_MAX;
-use crate::size::{check_name, parse_mac, parse_size, show_size};
+use crate::size::{check_name, parse_mac, parse_size};
 use crate::state_dir;
 use crate::trees::Trees;
 use crate::uri::{Ground, VolumeSpec, same};
@@ -421,9 +421,16 @@ fn checked_offers(
     Ok(checked)
 }
 
+/// What caches may take: those of exports, and those in their volumes.
+fn caches_of(exports: &[ExportSpec]) -> u64 {
+    let of =
+        |export: &ExportSpec| export.cache.unwrap_or(0).saturating_add(export.volume.cache_bytes());
+    exports.iter().map(of).fold(0, u64::saturating_add)
+}
+
 /// What caches, and the content of exports in memory, take.
 fn taken(exports: &[ExportSpec]) -> (u64, u64) {
-    let caches = exports.iter().filter_map(|export| export.cache).fold(0, u64::saturating_add);
+    let caches = caches_of(exports);
     let content = exports.iter().flat_map(|export| export.volume.leaves()).map(|leaf| match leaf {
         VolumeSpec::Memory(bytes) => *bytes,
         _ => 0,
@@ -431,20 +438,9 @@ fn taken(exports: &[ExportSpec]) -> (u64, u64) {
     (caches, content.fold(0, u64::saturating_add))
 }
 
-/// Whether the caches of all exports leave a quarter of the memory: frames and requests need some, and so does the
-/// machine, or whatever else is in the control group.
+/// Whether the caches of all exports leave enough of the memory.
 fn fits(exports: &[ExportSpec], memory: &MemoryLimit) -> Result<(), String> {
-    let wanted = exports.iter().filter_map(|export| export.cache).fold(0, u64::saturating_add);
-    let most = memory.bytes - memory.bytes / 4;
-    match wanted <= most {
-        true => Ok(()),
-        false => Err(format!(
-            "the caches of the exports may take {} together, and {memory}, of which they may have three \
-             quarters, {}: make them smaller (cache=SIZE)",
-            show_size(wanted),
-            show_size(most)
-        )),
-    }
+    memory.check_caches(caches_of(exports))
 }
 
 /// A node name that cannot be mistaken for an address.

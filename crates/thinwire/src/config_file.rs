@@ -206,6 +206,7 @@ pub(crate) struct FileVolume {
     pub read_bandwidth: Option<Spanned<FileValue>>,
     pub write_bandwidth: Option<Spanned<FileValue>>,
     pub burst_ms: Option<Spanned<FileValue>>,
+    pub max_age_ms: Option<Spanned<FileValue>>,
     // Of modules for tests.
     pub read_ms: Option<Spanned<FileValue>>,
     pub write_ms: Option<Spanned<FileValue>>,
@@ -222,11 +223,12 @@ pub(crate) struct FileVolume {
 
 impl FileVolume {
     /// The options of modules, of all kinds, and what is said of each.
-    pub fn options(&self) -> [(&'static str, Option<&Spanned<FileValue>>); 22] {
+    pub fn options(&self) -> [(&'static str, Option<&Spanned<FileValue>>); 23] {
         let FileVolume { name: _, kind: _, children: _, labels: _, key: _, block, .. } = self;
         let FileVolume { chunk, offset, size, .. } = self;
         let FileVolume { iops, read_iops, write_iops, .. } = self;
         let FileVolume { bandwidth, read_bandwidth, write_bandwidth, burst_ms, .. } = self;
+        let FileVolume { max_age_ms, .. } = self;
         let FileVolume { read_ms, write_ms, reads, writes, flushes, .. } = self;
         let FileVolume { lost, misdirected, flipped, from, to, seed, .. } = self;
         [
@@ -241,6 +243,7 @@ impl FileVolume {
             ("read_bandwidth", read_bandwidth),
             ("write_bandwidth", write_bandwidth),
             ("burst_ms", burst_ms),
+            ("max_age_ms", max_age_ms),
             ("read_ms", read_ms),
             ("write_ms", write_ms),
             ("reads", reads),

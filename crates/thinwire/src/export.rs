@@ -113,8 +113,8 @@ impl ExportSpec {
             | VolumeSpec::Ebd(_)
             | VolumeSpec::Aoe(_)
             | VolumeSpec::Over { .. } => wrong(
-                "a volume that is made of others, or is another target's, has none: nothing tells it \
-                 yet when somebody else has written there",
+                "of a volume that is made of others, or is another target's, say the volume \
+                 cache:[VOLUME]?size=SIZE instead",
             ),
         }
     }
@@ -197,6 +197,7 @@ impl ExportSpec {
     /// rights and has a size that can be served. Control path: opens and closes them.
     pub fn check_volume(&self) -> Result<(), String> {
         self.volume.refuse_twins()?;
+        self.volume.refuse_stale_caches(self.read_only)?;
         for path in self.paths() {
             self.check_cache(path)?;
             let bytes = open_sized(path, self.read_only)?.1;

@@ -24,6 +24,24 @@ impl MemoryLimit {
         MemoryLimit::limited(bytes, &groups, Path::new("/sys/fs/cgroup"))
     }
 
+    /// Whether caches of so many bytes together leave a quarter of it: frames and requests need some, and so does the
+    /// machine, or whatever else is in the control group.
+    ///
+    /// # Errors
+    /// What they may have, and what to say.
+    pub fn check_caches(&self, wanted: u64) -> Result<(), String> {
+        let most = self.bytes - self.bytes / 4;
+        match wanted <= most {
+            true => Ok(()),
+            false => Err(format!(
+                "caches may take {} together, and {self}, of which they may have three quarters, {}: make them smaller \
+                 (cache=SIZE of an export, size=SIZE of a volume)",
+                show_size(wanted),
+                show_size(most)
+            )),
+        }
+    }
+
     /// Of a process in these groups, as `/proc/PID/cgroup` has them, whose files are below `root`. The smallest limit
     /// of a group and of those above it counts; what cannot be read is none.
     fn limited(bytes: u64, groups: &str, root: &Path) -> MemoryLimit {

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use thinwire_modules::{Module, Options};
+use thinwire_modules::{Cache, Module, Options};
 
 use crate::config_file::{ConfigFile, FileVolume};
 use crate::crypted::takes_key;
@@ -228,6 +228,11 @@ impl Trees {
             let set = set_option(&mut options, option, &words);
             set.map_err(|why| wrong(format!("`{name} = {words}`: {why}")))?;
         }
+        let labels = volume.get_ref().labels.unwrap_or(module.keeps.is_some());
+        if labels && Cache::bytes_of(module, &options).is_some() {
+            let why = "a cache keeps nothing on its part, and is told other sizes later: leave `labels` away, or give them to what it stands on";
+            return Err(file.wrong(kind.span(), why));
+        }
         let key = key_of(file, volume, module)?;
         let placed =
             |child: &toml::Spanned<String>| (child.get_ref().clone(), file.place(child.span()));
@@ -235,7 +240,7 @@ impl Trees {
             name: name.get_ref().clone(),
             module,
             options,
-            labels: volume.get_ref().labels.unwrap_or(module.keeps.is_some()),
+            labels,
             key,
             children: children.get_ref().iter().map(placed).collect(),
             places: [volume.span(), children.span()].map(|span| file.place(span)),

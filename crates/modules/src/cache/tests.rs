@@ -182,6 +182,43 @@ fn a_read_of_a_part_of_a_page_brings_the_page() {
 }
 
 #[test]
+fn what_is_old_is_read_anew() {
+    let mut stage = Stage::new();
+    assert!(!stage.cache.is_timed(), "nobody has to tell it the time");
+    stage.cache.set_max_age(Duration::from_millis(10));
+    assert!(stage.cache.is_timed());
+    let ms = |ms: u64| Time(5) + Duration::from_millis(ms);
+    assert_eq!(stage.cache.turn(ms(0)), Time::NEVER, "it is told before each poll");
+    stage.fill(0, 4096, 1);
+    stage.cache.turn(ms(9));
+    stage.holds(0, 4096, 1);
+    stage.fill(3 * PAGE, PAGE, 2);
+    let late = stage.begin(Op::Read, 9 * PAGE, PAGE);
+    stage.cache.turn(ms(10));
+    assert!(!stage.has(0) && !stage.has(3));
+    // What was read before is not kept when it comes.
+    stage.answer(&late, 3);
+    assert!(!stage.has(9));
+    stage.cache.turn(ms(19));
+    stage.fill(5 * PAGE, PAGE, 4);
+    stage.holds(5 * PAGE, PAGE, 4);
+    stage.cache.turn(ms(500));
+    assert!(!stage.has(5));
+}
+
+#[test]
+#[should_panic(expected = "none()")]
+fn an_age_that_is_forgotten_is_found() {
+    let mut stage = Stage::new();
+    stage.cache.set_max_age(Duration::from_millis(10));
+    stage.cache.set_canary(CacheCanary::AgeForgotten);
+    stage.cache.turn(Time(0));
+    stage.fill(0, 4096, 1);
+    stage.cache.turn(Time(0) + Duration::from_secs(1));
+    assert!(stage.look(0, 4096).is_none());
+}
+
+#[test]
 fn what_nobody_asked_for_fails_nobody() {
     let mut stage = Stage::new();
     let whole = stage.begin(Op::Read, 512, 512);

@@ -21,6 +21,7 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::host::Host;
 use crate::labelled::Opening;
 use crate::local::LocalLeaf;
+use crate::memory::MemoryLimit;
 use crate::network::{Interrupt, NetworkLeaf, wait_open};
 use crate::open::{ATTACH_PATIENCE, Ending, Unheard, VolumeHealth, VolumeOptions, Wait};
 use crate::remote::RemoteLeaf;
@@ -145,6 +146,12 @@ impl Tree {
     ) -> Outcome<Self> {
         let twice = |why| Failure::failed(format!("cannot open {spec}: {why}"));
         spec.refuse_twins().map_err(twice)?;
+        spec.refuse_stale_caches(options.read_only).map_err(Failure::usage)?;
+        let cache_bytes = spec.cache_bytes();
+        if cache_bytes > 0 {
+            let checked = MemoryLimit::of_process().check_caches(cache_bytes);
+            checked.map_err(|why| Failure::usage(format!("cannot open {spec}: {why}")))?;
+        }
         let notes = Notes::of(options, &disk_options, holders);
         let mut grants = Grants::new(notes.clone());
         let returning = Returning::new(host, options, notes);

@@ -228,7 +228,7 @@ fn what_is_wrong_is_named_with_its_place() {
         (two("", "\"memory:512\""), &["a.toml:4: linear takes 1 or more volumes, not 0"]),
         (
             volume("big", "\"memory:512\"").replace("linear", "liner"),
-            &["a.toml:3: `liner`: unknown kind; there are: linear"],
+            &["a.toml:3: `liner`: unknown kind; there are: cache, linear"],
         ),
         (volume("big", "\"memory:512\"") + &volume("b/g", ""), &["a.toml:6: `b/g`"]),
         (
@@ -273,4 +273,15 @@ fn what_is_wrong_is_named_with_its_place() {
     let dir = folder(&[("a.toml#big", "")]);
     let error = typed(&dir, "DIR/a.toml#big").unwrap_err();
     assert!(error.contains("cannot be read") && error.contains("is file:"), "{error}");
+}
+
+#[test]
+fn a_cache_has_no_labels() {
+    let dir = folder(&[
+        ("a.toml", &(kind("cache", "quick", "\"/a\"") + "size = \"8M\"\nmax_age_ms = 1000\n")),
+        ("b.toml", &(kind("cache", "quick", "\"/a\"") + "labels = true\n")),
+    ]);
+    assert!(typed(&dir, "DIR/a.toml#quick").is_ok());
+    let error = typed(&dir, "DIR/b.toml#quick").unwrap_err();
+    assert!(error.contains("b.toml:3: a cache keeps nothing on its part"), "{error}");
 }

@@ -5,7 +5,7 @@ use std::fs::metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use thinwire_modules::{Layout, Readonly};
+use thinwire_modules::{Cache, Layout, Readonly};
 use thinwire_wire::aoe::ShelfSlot;
 
 use super::{NodeAddress, NodeName, VolumeSpec};
@@ -154,6 +154,56 @@ impl VolumeSpec {
     /// It changes nothing of what it is made of.
     pub fn only_reads(&self) -> bool {
         matches!(self, VolumeSpec::Over { module, .. } if module.name == Readonly::NAME)
+    }
+
+    /// Caches in it, of all kinds, take so much memory, in bytes.
+    pub fn cache_bytes(&self) -> u64 {
+        let VolumeSpec::Over { module, options, children, .. } = self else { return 0 };
+        let own = Cache::bytes_of(module, options).unwrap_or(0);
+        children.iter().map(VolumeSpec::cache_bytes).fold(own, u64::saturating_add)
+    }
+
+    /// Refuses a cache over what somebody else may write meanwhile, of which nobody would tell it: what is read from another
+    /// machine, or from a block device that may be mounted beside. Unless what is old may be seen for so long. `read_only`:
+    /// nothing of all this is written.
+    ///
+    /// # Errors
+    /// Which, and what to say.
+    pub fn refuse_stale_caches(&self, read_only: bool) -> Result<(), String> {
+        let VolumeSpec::Over { module, options, children, .. } = self else { return Ok(()) };
+        if Cache::bytes_of(module, options).is_some() && !Cache::has_max_age(options) {
+            let are_read = children.iter().flat_map(VolumeSpec::leaves_that_are_read);
+            let mut leaves = children.iter().flat_map(VolumeSpec::leaves).zip(are_read);
+            let found = leaves.find_map(|(leaf, is_read)| {
+                Some((leaf, leaf.changes_unheard(read_only || is_read)?))
+            });
+            if let Some((leaf, why)) = found {
+                return Err(format!(
+                    "{self}: {leaf} {why}, and what was read before would be given for ever: say how old it may be \
+                     (max_age_ms=1000), or have no cache over it"
+                ));
+            }
+        }
+        let read_only = read_only || self.only_reads();
+        children.iter().try_for_each(|child| child.refuse_stale_caches(read_only))
+    }
+
+    /// Why somebody else may write this leaf without a word.
+    fn changes_unheard(&self, is_read: bool) -> Option<&'static str> {
+        let is_device =
+            |path: &Path| metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
+        match self {
+            VolumeSpec::Remote(_) if is_read => {
+                Some("is only read here: others may write it meanwhile")
+            }
+            VolumeSpec::Ebd(_) | VolumeSpec::Aoe(_) => {
+                Some("is nobody's alone by its protocol: others may write it meanwhile")
+            }
+            VolumeSpec::Path(path) if is_read && is_device(path) => {
+                Some("is a block device that is only read here: a mount may write it meanwhile")
+            }
+            _ => None,
+        }
     }
 
     fn gather_lacking(&self, is_below: bool, found: &mut Vec<bool>) {
@@ -406,6 +456,44 @@ mod tests {
     fn what_is_only_read_is_known_leaf_by_leaf() {
         let spec = spec("linear:[/a,readonly:[stripe:[/b,/c]],slice:[/d]]");
         assert_eq!(spec.leaves_that_are_read(), [false, true, true, false]);
+    }
+
+    #[test]
+    fn what_others_may_write_is_not_cached_for_ever() {
+        let refused = |text: &str, read_only| spec(text).refuse_stale_caches(read_only).err();
+        for (text, read_only) in [
+            ("cache:[tw://n/x?link=eth1]", false),
+            ("cache:[tw://n/x?link=eth1]?max_age_ms=1000", true),
+            ("cache:[/a]", true),
+            ("readonly:[tw://n/x?link=eth1]", true),
+            ("cache:[ebd://02-00-00-00-00-02/3.1?link=eth1]?max_age_ms=1", false),
+        ] {
+            assert_eq!(refused(text, read_only), None, "{text}");
+        }
+        for (text, read_only, why) in [
+            ("cache:[tw://n/x?link=eth1]", true, "only read here"),
+            (
+                "linear:[/a,cache:[slice:[tw://n/x?link=eth1]]]",
+                true,
+                "tw://n/x?link=eth1 is only read",
+            ),
+            ("cache:[linear:[/a,readonly:[tw://n/x?link=eth1]]]", false, "max_age_ms=1000"),
+            ("readonly:[cache:[tw://n/x?link=eth1]]", false, "only read here"),
+            ("cache:[ebd://02-00-00-00-00-02/3.1?link=eth1]", false, "nobody's alone"),
+            ("cache:[aoe://7.1?link=eth1]", false, "nobody's alone"),
+        ] {
+            let error = refused(text, read_only).unwrap_or_else(|| panic!("{text}"));
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn memory_of_all_caches_is_counted() {
+        assert_eq!(spec("linear:[/a,/b]").cache_bytes(), 0);
+        assert_eq!(
+            spec("linear:[cache:[/a]?size=8M,cache:[slice:[cache:[/b]]]]").cache_bytes(),
+            136 << 20
+        );
     }
 
     #[test]

@@ -27,6 +27,10 @@ fn images() -> Vec<(&'static str, Label)> {
     crypt.options.set(crypt.module.option("block").unwrap(), 512);
     let sealed = std::array::from_fn(|at| 0x80 + at as u8);
     crypt.state = CryptState::new(512, *b"key's id", *b"random nonce", sealed).encode();
+    let mut cache = sample("cache", 1);
+    for (nth, option) in (1..).zip(cache.module.options) {
+        cache.options.set(option, nth << 20);
+    }
     let mut integrity = sample("integrity", 1);
     integrity.state = IntegrityState::new(integrity.whole_bytes).encode();
     let mut kept = sample("linear", 2);
@@ -35,6 +39,7 @@ fn images() -> Vec<(&'static str, Label)> {
         ("linear", linear),
         ("readonly", readonly),
         ("qos", qos),
+        ("cache", cache),
         ("crypt", crypt),
         ("integrity", integrity),
         ("with-state", kept),
