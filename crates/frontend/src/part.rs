@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use thinwire_buffer::Time;
 use thinwire_volume::{
-    Closing, Completion, Effect, Expects, Geometry, Gravity, Io, IoError, LegStanding,
+    CacheReport, Closing, Completion, Effect, Expects, Geometry, Gravity, Io, IoError, LegStanding,
     MirrorReport, Op, Owing, Part, PartEvent, Volume, VolumeEvent,
 };
 
@@ -141,6 +141,11 @@ impl FacePart {
     /// The mirrors in it.
     pub fn mirrors(&self) -> Vec<MirrorReport> {
         self.volume.all_mirrors()
+    }
+
+    /// How the caches in it do, together.
+    pub fn cache(&self) -> Option<CacheReport> {
+        self.volume.cache()
     }
 
     /// The volume's shape.

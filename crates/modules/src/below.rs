@@ -2,7 +2,7 @@
 
 use thinwire_buffer::SegList;
 
-use thinwire_volume::{Completion, Io, IoError, MirrorReport, Op, Slab, Token};
+use thinwire_volume::{CacheReport, Completion, Io, IoError, MirrorReport, Op, Slab, Token};
 
 use crate::child::Child;
 use crate::pieces::Pieces;
@@ -326,6 +326,10 @@ impl Below {
 
     pub(super) fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         self.children.iter().for_each(|child| child.volume.mirrors(found));
+    }
+
+    pub(super) fn caches(&self, found: &mut Vec<CacheReport>) {
+        self.children.iter().for_each(|child| child.volume.caches(found));
     }
 
     pub(super) fn is_timed(&self) -> bool {

@@ -31,7 +31,7 @@ use thinwire_buffer::{PAGE_BYTES, SegList, Time};
 
 use self::ahead::{Ahead, READ_BYTES_MAX};
 use self::changes::Changes;
-use self::cursor::Cursor;
+pub(crate) use self::cursor::Cursor;
 use self::pages::Pages;
 pub(crate) use self::row::MODULE;
 use crate::{Module, Options};
@@ -81,6 +81,8 @@ pub struct Cache {
     misses: u64,
     ahead_bytes: u64,
     copied_bytes: u64,
+    /// Whole pages that were written are kept as if they had been read.
+    keeps_writes: bool,
     /// Nothing that is here was read longer ago.
     age_max: Option<Duration>,
     /// When all was dropped last for being old.
@@ -132,10 +134,16 @@ impl Cache {
             misses: 0,
             ahead_bytes: 0,
             copied_bytes: 0,
+            keeps_writes: false,
             age_max: None,
             young_at: None,
             canary: CacheCanary::None,
         }
+    }
+
+    /// Keeps whole pages that were written, too: where they come down late, who reads them soon need not wait for that.
+    pub fn keep_writes(&mut self) {
+        self.keeps_writes = true;
     }
 
     /// Gives nothing any more that was read so long ago: for what others may change meanwhile. All is dropped as often as that, since
@@ -184,7 +192,7 @@ impl Cache {
         let end = io.offset + io.len;
         let number = self.changes.begin(io.offset, end);
         let mut data = SegList::new();
-        if io.op == Op::Write && self.pages.has_any(io.offset, end) {
+        if io.op == Op::Write && (self.keeps_writes || self.pages.has_any(io.offset, end)) {
             data = io.data.clone();
             if self.canary == CacheCanary::PublishedEarly {
                 self.changes.end(number);
@@ -343,10 +351,13 @@ impl Cache {
         while at < end {
             let to = end.min((at / PAGE + 1) * PAGE);
             let len = (to - at) as usize;
-            let put = self.pages.change(at / PAGE, |page| {
+            let mut change = |page: &mut [u8]| {
                 let from = (at % PAGE) as usize;
                 bytes.copy_to(&mut page[from..from + len]);
-            });
+            };
+            let is_page = self.keeps_writes && len as u64 == PAGE;
+            let put = self.pages.change(at / PAGE, &mut change)
+                || is_page && self.pages.insert(at / PAGE, false, &mut change);
             match put {
                 true => self.copied_bytes += to - at,
                 false => bytes.skip(to - at),
@@ -502,6 +513,7 @@ impl Layer for Cache {
         Some(CacheReport {
             bytes,
             used,
+            dirty: 0,
             hits: self.hits,
             misses: self.misses,
             ahead: self.ahead_bytes,

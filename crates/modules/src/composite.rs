@@ -3,7 +3,8 @@
 use thinwire_buffer::Time;
 
 use thinwire_volume::{
-    Completion, ErrorKind, Geometry, Identity, Io, MirrorReport, Op, Scrub, Volume, VolumeEvent,
+    CacheReport, Completion, ErrorKind, Geometry, Identity, Io, MirrorReport, Op, Scrub, Volume,
+    VolumeEvent,
 };
 
 use crate::below::Below;
@@ -114,6 +115,10 @@ impl<L: Layout> Volume for Composite<L> {
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         self.below.mirrors(found);
+    }
+
+    fn caches(&self, found: &mut Vec<CacheReport>) {
+        self.below.caches(found);
     }
 
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {

@@ -78,6 +78,7 @@ mod slice;
 mod stripe;
 pub mod thin;
 mod trial;
+mod write_back;
 mod write_intent;
 
 use std::fmt;
@@ -100,6 +101,7 @@ pub use shape::{IdentityHash, common_geometry};
 pub use slice::Slice;
 pub use stripe::Stripe;
 pub use trial::{Delay, Failing, Lie, PatternVolume, TEST_MODULES, TraceLog, Traced};
+pub use write_back::{WriteBack, WriteBackCanary};
 
 use thinwire_volume::Volume;
 

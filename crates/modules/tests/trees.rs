@@ -120,6 +120,8 @@ impl Grower {
                 "size" if module.name == "cache" => {
                     Some(*option.bounds.start() + self.rng.below(1 << 17))
                 }
+                "write_back" if self.rng.one_in(2) => None,
+                "write_back" => Some(*option.bounds.start() + self.rng.below(1 << 20)),
                 "max_age_ms" if self.rng.one_in(2) => None,
                 "max_age_ms" => Some(1 + self.rng.below(100)),
                 "offset" | "size" if self.rng.one_in(3) => None,

@@ -112,6 +112,11 @@ fn main() {
         ("qos, limited".into(), Box::new(Qos::new(vec![memory(1 << 10)], &limits).unwrap()), None),
         ("cache, too small".into(), Box::new(Cache::new(memory(2 << 10), 1 << 20)), None),
     ];
+    let cache = MODULES.iter().find(|module| module.name == "cache").unwrap();
+    let mut told = Options::default();
+    assert!(told.set(cache.option("write_back").unwrap(), 4 << 20));
+    let written_back = cache.open(vec![memory(1 << 10)], &told).unwrap();
+    volumes.push(("cache, written back".into(), written_back, None));
     for module in MODULES {
         let count = 3.clamp(*module.children.start(), *module.children.end());
         let children = (0..count).map(|_| memory(1 << 10)).collect();

@@ -9,7 +9,9 @@ use thinwire_buffer::{Pool, Time};
 use thinwire_link::rng::Rng;
 use thinwire_modules::{Linear, Slice, Stripe};
 use thinwire_volume::stores::{FileStore, MemoryStore};
-use thinwire_volume::{Completion, Geometry, Identity, Io, MirrorReport, Op, Volume, VolumeEvent};
+use thinwire_volume::{
+    CacheReport, Completion, Geometry, Identity, Io, MirrorReport, Op, Volume, VolumeEvent,
+};
 
 use crate::keys::Holder;
 use crate::leaves::LeafMemory;
@@ -376,6 +378,10 @@ impl Volume for Unflushed {
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         self.below.mirrors(found);
+    }
+
+    fn caches(&self, found: &mut Vec<CacheReport>) {
+        self.below.caches(found);
     }
 
     fn is_timed(&self) -> bool {

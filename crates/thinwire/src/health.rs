@@ -7,7 +7,6 @@ use thinwire_initiator::{AlteredStats, InitiatorReport, Phase, Timer};
 use thinwire_proto::{PathReport, PathState, Time};
 use thinwire_runtime::inquiry::{LeafReport, SESSIONS_TOLD_MAX, ShardReport};
 use thinwire_target::{ExportReport, RecordReport};
-use thinwire_volume::CacheReport;
 use thinwire_volume::ErrorKind;
 
 use crate::config::TargetSettings;
@@ -336,10 +335,7 @@ fn export_status(
         fault: export.has_shrunk.then(|| SHRUNK.to_owned()),
         copied_bytes: export.copied_bytes,
         mirrors: MirrorStatus::of(&export.mirrors),
-        cache: export.cache.map(|cache| {
-            let CacheReport { bytes, used, hits, misses, ahead } = cache;
-            CacheStatus { bytes, used, hits, misses, ahead }
-        }),
+        cache: CacheStatus::of(export.cache),
         leaves: leaves.map(|leaf| leaf_of_target(leaf, report)).collect(),
     }
 }
@@ -449,9 +445,10 @@ mod tests {
             writer: Some(writer),
             record: RecordReport::Reading,
             has_shrunk: true,
-            cache: Some(CacheReport {
+            cache: Some(thinwire_volume::CacheReport {
                 bytes: 1 << 20,
                 used: 4096,
+                dirty: 512,
                 hits: 3,
                 misses: 1,
                 ahead: 8192,
@@ -489,7 +486,8 @@ mod tests {
         assert_eq!(export.record, "reading");
         assert!(export.fault.as_ref().unwrap().contains("became shorter"), "{export:?}");
         assert_eq!(export.io.as_deref(), Some("buffered"));
-        let cache = CacheStatus { bytes: 1 << 20, used: 4096, hits: 3, misses: 1, ahead: 8192 };
+        let cache =
+            CacheStatus { bytes: 1 << 20, used: 4096, dirty: 512, hits: 3, misses: 1, ahead: 8192 };
         assert_eq!(export.cache, Some(cache));
         assert_eq!(export.writer.as_ref().unwrap().held_s, Some(2.0));
         let details: Vec<_> = export.leaves.iter().map(|leaf| leaf.detail.as_deref()).collect();

@@ -33,6 +33,7 @@ use crate::mirrored::LEG_TIMEOUT;
 use crate::network::is_readable;
 use crate::open::{Ending, OnRecord, OpenVolume, Unheard, VolumeHealth, VolumeOptions, Wait};
 use crate::signals::Signals;
+use crate::size::show_size;
 use crate::uri::VolumeSpec;
 
 pub use self::pools::Pools;
@@ -160,6 +161,13 @@ impl<V> Opened<V> {
             self.top().poll(&mut done);
         }
         if !self.top().is_wound_up() {
+            let dirty = self.top().cache().map_or(0, |cache| cache.dirty);
+            if dirty > 0 {
+                let dirty = show_size(dirty);
+                return Err(Failure::failed(format!(
+                    "{dirty} that were written into a cache, and that no flush covers, could not be written down in time: they are lost"
+                )));
+            }
             tracing::warn!(
                 "not all of it has ended in order: its mirrors resync when they are opened"
             );

@@ -14,8 +14,8 @@ use thinwire_modules::thin::{
 };
 use thinwire_modules::{Module, Options};
 use thinwire_volume::{
-    Completion, ErrorKind, Features, Geometry, Identity, Io, MirrorReport, Scrub, Volume,
-    VolumeEvent,
+    CacheReport, Completion, ErrorKind, Features, Geometry, Identity, Io, MirrorReport, Scrub,
+    Volume, VolumeEvent,
 };
 
 use crate::error::{Failure, Outcome};
@@ -255,6 +255,10 @@ impl Volume for PoolUser {
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         self.volume.mirrors(found);
+    }
+
+    fn caches(&self, found: &mut Vec<CacheReport>) {
+        self.volume.caches(found);
     }
 
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {

@@ -242,6 +242,7 @@ fn the_json_of_status_is_what_its_document_says() {
         pid: 0,
         batch: None,
         integrity: None,
+        cache: None,
         mirrors: Vec::new(),
         spin: None,
         control: None,
@@ -273,7 +274,7 @@ fn the_json_of_status_is_what_its_document_says() {
         mirrors: Vec::new(),
         leaves: Vec::new(),
     };
-    let cache = CacheStatus { bytes: 0, used: 0, hits: 0, misses: 0, ahead: 0 };
+    let cache = CacheStatus { bytes: 0, used: 0, dirty: 0, hits: 0, misses: 0, ahead: 0 };
     let session = SessionStatus {
         initiator: String::new(),
         exports: Vec::new(),

@@ -336,8 +336,15 @@ pub trait Volume {
         let _ = visit;
     }
 
-    /// How its cache does, if it is one.
+    /// Adds how each cache does that it is or is made of.
+    fn caches(&self, found: &mut Vec<CacheReport>) {
+        let _ = found;
+    }
+
+    /// The same of all of them together, if there are any.
     fn cache(&self) -> Option<CacheReport> {
-        None
+        let mut found = Vec::new();
+        self.caches(&mut found);
+        found.into_iter().reduce(CacheReport::and)
     }
 }

@@ -121,8 +121,9 @@ impl<L: Layer> Volume for L {
         own.min(self.below_mut().turn(now))
     }
 
-    fn cache(&self) -> Option<CacheReport> {
-        self.own_cache().or_else(|| self.below().cache())
+    fn caches(&self, found: &mut Vec<CacheReport>) {
+        found.extend(self.own_cache());
+        self.below().caches(found);
     }
 }
 

@@ -82,6 +82,18 @@ impl RangeLocks {
         granted
     }
 
+    /// Whether a shared lock on `[start, end)` would be granted at once: what need not go there now goes elsewhere.
+    pub fn is_free(&self, start: u64, end: u64) -> bool {
+        if self.exclusive_count == 0 || self.broken {
+            return true;
+        }
+        let (behind, arrival) = ((start, end), self.arrivals + 1);
+        let (exclusive, blockers, owner) = (false, 0, u32::MAX);
+        let mut lock = Lock { start, end, behind, exclusive, arrival, blockers, owner };
+        self.locks.iter().for_each(|other| lock.stay_behind(other));
+        !self.locks.iter().any(|other| lock.waits_for(other))
+    }
+
     /// Gives up `owner`'s lock and appends to `out` the owners whose turn it is now, in their
     /// order of arrival.
     pub fn release(&mut self, owner: u32, out: &mut Vec<u32>) {
@@ -196,7 +208,9 @@ mod tests {
                 if let Some(owner) = owner.filter(|_| step < 150 && below(2) == 0) {
                     let (start, exclusive) = (below(20), below(3) == 0);
                     let end = start + 1 + below(8);
+                    let is_free = locks.is_free(start, end);
                     let at_once = locks.acquire(owner, start, end, exclusive);
+                    assert!(exclusive || at_once == is_free, "seed {seed}, step {step}");
                     all.push((owner, start, end, exclusive, false));
                     granted.extend(at_once.then_some(owner));
                 } else if let Some(at) = all.iter().position(|l| l.4) {

@@ -415,8 +415,8 @@ impl<V: Volume> Volume for Owing<V> {
         self.below.turn(now)
     }
 
-    fn cache(&self) -> Option<CacheReport> {
-        self.below.cache()
+    fn caches(&self, found: &mut Vec<CacheReport>) {
+        self.below.caches(found);
     }
 
     fn begin_user(&mut self, user: u8) {

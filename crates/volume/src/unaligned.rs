@@ -21,8 +21,8 @@ mod tests;
 use thinwire_buffer::{Buf, Pool, SegList, Time};
 
 use crate::{
-    Completion, Extent, Geometry, Identity, Io, IoError, MirrorReport, Op, RangeLocks, Scrub,
-    Token, Volume, VolumeEvent,
+    CacheReport, Completion, Extent, Geometry, Identity, Io, IoError, MirrorReport, Op, RangeLocks,
+    Scrub, Token, Volume, VolumeEvent,
 };
 
 /// The longest read or write this module accepts, however little the volume below takes: what NBD
@@ -517,6 +517,10 @@ impl<V: Volume> Volume for Unaligned<V> {
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         self.inner.mirrors(found);
+    }
+
+    fn caches(&self, found: &mut Vec<CacheReport>) {
+        self.inner.caches(found);
     }
 
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {

@@ -3,7 +3,7 @@
 use thinwire_buffer::{SegList, Segment};
 
 /// Where a walk has come to.
-pub(super) struct Cursor<'a> {
+pub(crate) struct Cursor<'a> {
     segments: std::slice::Iter<'a, Segment>,
     /// What is left of the present one.
     rest: &'a [u8],

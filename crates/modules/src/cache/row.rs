@@ -5,6 +5,7 @@ use std::time::Duration;
 use thinwire_volume::{Geometry, Io};
 
 use super::Cache;
+use crate::write_back::WriteBack;
 use crate::{
     Below, Child, Composite, IdentityHash, Layout, Module, ModuleError, ModuleOption, OptionUnit,
     Options, common_geometry,
@@ -29,15 +30,31 @@ const MAX_AGE: ModuleOption = ModuleOption {
     unit: OptionUnit::Milliseconds,
 };
 
+const WRITE_BACK: ModuleOption = ModuleOption {
+    name: "write_back",
+    help: "memory for what is written and goes down later",
+    bounds: WriteBack::BYTES_MIN..=1 << 50,
+    multiple_of: 1,
+    unit: OptionUnit::Bytes,
+};
+
 pub(crate) const MODULE: Module = Module {
     name: Kept::NAME,
     help: "a volume, with what was read of it in memory",
     children: 1..=1,
-    options: &[SIZE, MAX_AGE],
+    options: &[SIZE, WRITE_BACK, MAX_AGE],
     ios_each_max: 1,
     keeps: None,
     build: |children, options| {
-        let mut cache = Cache::new(Box::new(Kept::over(children)?), bytes_of(options));
+        let kept = Box::new(Kept::over(children)?);
+        let size = options.get(&SIZE).unwrap_or(SIZE_DEFAULT);
+        let mut cache = match options.get(&WRITE_BACK) {
+            Some(room) => Cache::new(Box::new(WriteBack::new(kept, room)), size),
+            None => Cache::new(kept, size),
+        };
+        if options.get(&WRITE_BACK).is_some() {
+            cache.keep_writes();
+        }
         if let Some(age) = options.get(&MAX_AGE) {
             cache.set_max_age(Duration::from_millis(age));
         }
@@ -46,7 +63,8 @@ pub(crate) const MODULE: Module = Module {
 };
 
 pub(super) fn bytes_of(options: &Options) -> u64 {
-    options.get(&SIZE).unwrap_or(SIZE_DEFAULT)
+    let size = options.get(&SIZE).unwrap_or(SIZE_DEFAULT);
+    size.saturating_add(options.get(&WRITE_BACK).unwrap_or(0))
 }
 
 pub(super) fn has_max_age(options: &Options) -> bool {

@@ -142,7 +142,7 @@ fn what_was_read_is_answered_without_the_volume_below() {
     stage.fill(4096, 8192, 7);
     assert_eq!(
         stage.report(),
-        CacheReport { bytes: MIB, used: 8192, hits: 0, misses: 1, ahead: 0 }
+        CacheReport { bytes: MIB, used: 8192, dirty: 0, hits: 0, misses: 1, ahead: 0 }
     );
     let copied = stage.cache.copied_bytes();
     let polls = stage.below.polls();
@@ -155,7 +155,7 @@ fn what_was_read_is_answered_without_the_volume_below() {
     assert!(stage.look(0, 8192).is_none());
     assert_eq!(
         stage.report(),
-        CacheReport { bytes: MIB, used: 12288, hits: 2, misses: 2, ahead: 0 }
+        CacheReport { bytes: MIB, used: 12288, dirty: 0, hits: 2, misses: 2, ahead: 0 }
     );
     assert_eq!(stage.cache.outstanding(), 0);
 }

@@ -36,8 +36,8 @@ use std::collections::VecDeque;
 
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_volume::{
-    Completion, ErrorKind, Extent, Features, Geometry, Identity, Io, IoError, MirrorReport, Op,
-    RangeLocks, Scrub, Slab, Volume, VolumeEvent,
+    CacheReport, Completion, ErrorKind, Extent, Features, Geometry, Identity, Io, IoError,
+    MirrorReport, Op, RangeLocks, Scrub, Slab, Volume, VolumeEvent,
 };
 
 use self::check::{Check, Gone};
@@ -492,6 +492,10 @@ impl Volume for Integrity {
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         self.below.mirrors(found);
+    }
+
+    fn caches(&self, found: &mut Vec<CacheReport>) {
+        self.below.caches(found);
     }
 
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {

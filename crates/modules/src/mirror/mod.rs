@@ -46,8 +46,8 @@ use std::time::Duration;
 
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_volume::{
-    Completion, ErrorKind, Extent, Geometry, Identity, Io, IoError, LegStanding, MirrorReport, Op,
-    RangeLocks, Scrub, Slab, Token, Volume, VolumeEvent,
+    CacheReport, Completion, ErrorKind, Extent, Geometry, Identity, Io, IoError, LegStanding,
+    MirrorReport, Op, RangeLocks, Scrub, Slab, Token, Volume, VolumeEvent,
 };
 
 use self::closing::Closing;
@@ -535,6 +535,10 @@ impl Volume for Mirror {
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         found.push(self.report());
         self.legs.iter().flatten().for_each(|leg| leg.volume.mirrors(found));
+    }
+
+    fn caches(&self, found: &mut Vec<CacheReport>) {
+        self.legs.iter().flatten().for_each(|leg| leg.volume.caches(found));
     }
 
     /// All of its legs are read by its own, each block of each: what they are made of has no need of another.

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use thinwire_buffer::Time;
 use thinwire_volume::{
-    Completion, Features, Geometry, Identity, Io, MirrorReport, Op, RangeLocks, Scrub, Volume,
-    VolumeEvent,
+    CacheReport, Completion, Features, Geometry, Identity, Io, MirrorReport, Op, RangeLocks, Scrub,
+    Volume, VolumeEvent,
 };
 
 use super::ops::PoolError;
@@ -274,6 +274,12 @@ impl Volume for ThinVolume {
         let core = self.core.borrow();
         core.data.mirrors(found);
         core.metadata.mirrors(found);
+    }
+
+    fn caches(&self, found: &mut Vec<CacheReport>) {
+        let core = self.core.borrow();
+        core.data.caches(found);
+        core.metadata.caches(found);
     }
 
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {

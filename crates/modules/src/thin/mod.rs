@@ -43,7 +43,7 @@ mod repair;
 mod report;
 mod rows;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod unmap;
 
 use std::cell::RefCell;

@@ -45,7 +45,7 @@ impl TargetShard {
         while !target.wind_up(shard.now()) {
             if shard.now() >= end || shard.turn(Some(WIND_UP_LOOK)).is_err() {
                 tracing::warn!(
-                    "volumes that keep something for themselves have not ended in order: mirrors resync when they are opened"
+                    "volumes that keep something for themselves have not ended in order: mirrors resync when they are opened, and what caches have not written down is lost"
                 );
                 return;
             }

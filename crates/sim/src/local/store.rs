@@ -4,7 +4,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use thinwire_buffer::Time;
-use thinwire_volume::{Completion, Geometry, Identity, Io, MirrorReport, Volume, VolumeEvent};
+use thinwire_volume::{
+    CacheReport, Completion, Geometry, Identity, Io, MirrorReport, Volume, VolumeEvent,
+};
 
 /// A fault in what a store tells of losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +108,10 @@ impl<V: Volume> Volume for WatchedStore<V> {
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         self.below.mirrors(found);
+    }
+
+    fn caches(&self, found: &mut Vec<CacheReport>) {
+        self.below.caches(found);
     }
 
     fn is_timed(&self) -> bool {

@@ -20,8 +20,8 @@ use thinwire_volume::{ErrorKind, IoError, Op};
 use super::Reporter;
 use super::shown::Shown;
 use crate::control::{
-    AttachmentStatus, ControlServer, Controlled, DetachProgress, MirrorStatus, PoolProgress,
-    Response, State,
+    AttachmentStatus, CacheStatus, ControlServer, Controlled, DetachProgress, MirrorStatus,
+    PoolProgress, Response, State,
 };
 use crate::error::{Failure, Outcome};
 use crate::open::{Ending, OpenVolume, Unheard, Wait};
@@ -490,6 +490,7 @@ impl Controlled for View<'_> {
             batch: health.batch,
             integrity: health.integrity,
             mirrors: MirrorStatus::of(&self.shown.look(FacePart::mirrors)),
+            cache: CacheStatus::of(self.shown.look(FacePart::cache)),
             spin: Some(self.spin.to_string()),
             control: None,
             detail: health.detail,

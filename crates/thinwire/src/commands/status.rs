@@ -163,6 +163,7 @@ fn of_record(record: Record, state: State, detail: Option<String>) -> Attachment
         batch: None,
         integrity: None,
         mirrors: Vec::new(),
+        cache: None,
         spin: None,
         control: None,
         detail,
@@ -201,6 +202,7 @@ fn text(attachments: &[AttachmentStatus]) -> String {
             lines.push("never sleeps (--spin always): it takes a whole processor".to_owned());
         }
         lines.extend(a.mirrors.iter().map(MirrorStatus::describe));
+        lines.extend(a.cache.map(|cache| cache.describe()));
         lines.extend(a.integrity.map(|integrity| integrity.describe()));
         lines.extend(a.control.and_then(|control| control.describe()));
         // That of the whole is that of the leaf which is worst off.

@@ -159,6 +159,7 @@ mod tests {
                 batch: None,
                 integrity: None,
                 mirrors: Vec::new(),
+                cache: None,
                 spin: None,
                 control: None,
                 detail: self.detail.clone(),

@@ -13,18 +13,20 @@
 //! connected all the same, which the kernel tells (SO_PEERCRED), whatever is asked is answered with
 //! `{"answer":"forbidden","why":...}`. All of that is counted: [`ControlCounters`].
 
+mod cache;
 mod client;
 mod mirror;
 mod server;
 mod target;
 
+pub use cache::CacheStatus;
 pub use client::{ControlClient, ControlError};
 pub use mirror::{MirrorLegStatus, MirrorStatus};
 pub use server::{ControlServer, Controlled, DetachProgress, PoolProgress};
 pub use target::{
-    CacheStatus, ExportStatus, KeyStatus, LeafStatus, LimitStatus, LinkStatus, MeasureStatus,
-    OfferStatus, PrivilegesStatus, SessionKeyStatus, SessionStatus, TargetCounters, TargetState,
-    TargetStatus, WriterStatus,
+    ExportStatus, KeyStatus, LeafStatus, LimitStatus, LinkStatus, MeasureStatus, OfferStatus,
+    PrivilegesStatus, SessionKeyStatus, SessionStatus, TargetCounters, TargetState, TargetStatus,
+    WriterStatus,
 };
 
 use serde::{Deserialize, Serialize};
@@ -200,6 +202,9 @@ pub struct AttachmentStatus {
     /// How the mirrors in it stand; empty if there is none, and from a process of an earlier version.
     #[serde(default)]
     pub mirrors: Vec<MirrorStatus>,
+    /// What the caches in it keep in memory, together; null if there is none, and from a process of an earlier version.
+    #[serde(default)]
+    pub cache: Option<CacheStatus>,
     /// Its `--spin`: `off`, `on` or `always`; null if it does not tell, and from a process of an earlier
     /// version.
     #[serde(default)]

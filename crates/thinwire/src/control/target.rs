@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchStatus, ControlCounters, IntegrityStatus, MirrorStatus, PathStatus, State};
+use super::{
+    BatchStatus, CacheStatus, ControlCounters, IntegrityStatus, MirrorStatus, PathStatus, State,
+};
 
 /// A target and all its shards. A process that is starting, ending or silent tells less: no exports, no
 /// sessions, no counts.
@@ -223,22 +225,6 @@ pub struct ExportStatus {
     pub mirrors: Vec<MirrorStatus>,
     /// The exports of other targets that it stands on.
     pub leaves: Vec<LeafStatus>,
-}
-
-/// The cache of an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CacheStatus {
-    /// The memory that it may take.
-    pub bytes: u64,
-    /// Content that it could answer from now.
-    pub used: u64,
-    /// Reads answered from it.
-    pub hits: u64,
-    /// Reads that went to the store.
-    pub misses: u64,
-    /// Bytes read ahead of streams; 0 from a process of an earlier version.
-    #[serde(default)]
-    pub ahead: u64,
 }
 
 /// Who holds an export for writing.

@@ -2,7 +2,7 @@
 
 use thinwire_buffer::Time;
 use thinwire_volume::{
-    Completion, Geometry, Identity, Io, MirrorReport, Port, Scrub, Volume, VolumeEvent,
+    CacheReport, Completion, Geometry, Identity, Io, MirrorReport, Port, Scrub, Volume, VolumeEvent,
 };
 
 use super::tree::Root;
@@ -110,6 +110,10 @@ impl Volume for Top {
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         self.below().mirrors(found);
+    }
+
+    fn caches(&self, found: &mut Vec<CacheReport>) {
+        self.below().caches(found);
     }
 
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {

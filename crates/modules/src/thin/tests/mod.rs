@@ -4,7 +4,7 @@ mod basics;
 mod conforms;
 mod crashes;
 mod damage;
-mod disk;
+pub mod disk;
 mod fuzz;
 mod golden;
 mod made;

@@ -215,13 +215,7 @@ fn export_line(export: &ExportStatus) -> String {
         _ => "",
     };
     if let Some(cache) = &export.cache {
-        let (most, used) = (show_size(cache.bytes), show_size(cache.used));
-        line += &format!("; cache of {most}, {used} used");
-        let reads = cache.hits + cache.misses;
-        if reads > 0 {
-            let percent = (cache.hits as f64 * 100.0 / reads as f64).floor();
-            line += &format!(", answered {percent} % of {reads} reads");
-        }
+        line += &format!("; {}", cache.describe());
     }
     for mirror in &export.mirrors {
         line += &format!("; {}", mirror.describe());
@@ -344,12 +338,15 @@ mod tests {
         assert!(said.contains("nobody writes until it can; unflushed"), "{said}");
         export.fault = Some("its image became shorter".into());
         assert!(export_line(&export).ends_with("2 times; its image became shorter"));
-        let cache = CacheStatus { bytes: 256 << 20, used: 1 << 20, hits: 0, misses: 0, ahead: 0 };
+        let cache =
+            CacheStatus { bytes: 256 << 20, used: 1 << 20, dirty: 0, hits: 0, misses: 0, ahead: 0 };
         export.cache = Some(cache);
         assert!(export_line(&export).contains("; cache of 256 MiB, 1 MiB used; unflushed"));
         export.cache = Some(CacheStatus { hits: 1999, misses: 1, ..cache });
         let said = export_line(&export);
         assert!(said.contains("1 MiB used, answered 99 % of 2000 reads; unflushed"), "{said}");
+        export.cache = Some(CacheStatus { dirty: 4096, ..cache });
+        assert!(export_line(&export).contains("1 MiB used, 4 KiB not written yet; unflushed"));
         (export.read_only, export.record) = (true, "unread".into());
         let said = export_line(&export);
         assert!(said.contains(", read-only; who may write cannot be read"), "{said}");

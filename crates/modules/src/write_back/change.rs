@@ -1,0 +1,110 @@
+//! Writes and what else changes something: into memory, or down as it is.
+
+use thinwire_volume::{Io, Op};
+
+use super::{LONG_PARTS, Request, WriteBack, WriteBackCanary};
+
+impl WriteBack {
+    /// Whether a change goes down as it is.
+    fn goes_through(&self, io: &Io) -> bool {
+        let is_durable = io.flags.fua && self.canary != WriteBackCanary::DurableInMemory;
+        let is_long = io.len > self.blocks.bytes_max() / LONG_PARTS;
+        is_durable || io.op != Op::Write || is_long || self.over
+    }
+
+    pub(super) fn change(&mut self, io: Io) {
+        if self.goes_through(&io) {
+            return self.begin_through(io);
+        }
+        match self.held.is_empty() {
+            true => self.begin_write(io),
+            false => self.held.push_back(io),
+        }
+    }
+
+    /// Waits until nothing is being written below where it lies, and goes down.
+    fn begin_through(&mut self, io: Io) {
+        let (token, op, start, end) = (io.token, io.op, io.offset, io.offset + io.len);
+        let is_locked = self.canary != WriteBackCanary::NoLock;
+        let waits = Some(io);
+        let owner =
+            self.requests.insert(Request::Through { token, op, start, end, waits, is_locked });
+        if !is_locked || self.locks.acquire(owner, start, end, true) {
+            self.go_through(owner);
+        }
+    }
+
+    fn go_through(&mut self, owner: u32) {
+        let Request::Through { waits, .. } = self.requests.get_mut(owner) else { return };
+        if let Some(mut io) = waits.take() {
+            io.token = owner.into();
+            self.has_sent = true;
+            self.below.submit(io);
+        }
+    }
+
+    /// Takes a write in once nothing is below that goes over its range.
+    fn begin_write(&mut self, io: Io) {
+        let (start, end) = (io.offset, io.offset + io.len);
+        let owner = self.requests.insert(Request::Write(io));
+        if self.locks.acquire(owner, start, end, false) {
+            self.take_in(owner);
+        }
+    }
+
+    /// Its turn has come: it is taken in, or held until there is room.
+    fn take_in(&mut self, owner: u32) {
+        let request = self.requests.remove(owner.into());
+        self.locks.release(owner, &mut self.granted);
+        let Some(Request::Write(io)) = request else { return };
+        if self.over {
+            return self.begin_through(io);
+        }
+        match self.blocks.has_room(io.offset, io.offset + io.len) {
+            None => self.begin_through(io),
+            Some(false) => {
+                // It is tried once more to make some.
+                self.stuck = None;
+                self.held.push_back(io);
+            }
+            Some(true) => {
+                self.copied_bytes += io.len;
+                self.blocks.put(io.offset, &io.data, self.epoch, self.now);
+                self.tell(io.token, Ok(()));
+            }
+        }
+    }
+
+    /// Those whose turn has come to have their locks.
+    pub(super) fn go_on(&mut self) {
+        let mut at = 0;
+        while let Some(&owner) = self.granted.get(at) {
+            at += 1;
+            match self.requests.get_mut(owner) {
+                Request::Write(_) => self.take_in(owner),
+                _ => self.go_through(owner),
+            }
+        }
+        self.granted.clear();
+    }
+
+    /// Writes for which there is room by now; where none will be made, they fail.
+    pub(super) fn admit_held(&mut self) {
+        while let Some(io) = self.held.front() {
+            let has_room = self.blocks.has_room(io.offset, io.offset + io.len) != Some(false);
+            match (has_room || self.over, self.stuck) {
+                (true, _) => {
+                    if let Some(io) = self.held.pop_front() {
+                        match self.over {
+                            true => self.begin_through(io),
+                            false => self.begin_write(io),
+                        }
+                    }
+                    self.go_on();
+                }
+                (false, Some((error, _))) if self.down == 0 => return self.fail_held(error),
+                _ => return,
+            }
+        }
+    }
+}
