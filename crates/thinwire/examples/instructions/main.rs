@@ -4,10 +4,14 @@
 //! `scripts/instructions` runs it under callgrind and compares.
 //!
 //!     instructions read|write COUNT DEPTH [IDLE [SUITE [integrity]]]
+//!     instructions read|write COUNT DEPTH through MODULE
 //!
 //! COUNT I/Os, DEPTH of them outstanding: with 1 each pays for a whole turn of both sides alone. With IDLE
 //! parts on each node besides, on the same link, which have nothing to do but timers far away. With the number of
-//! a SUITE under keys, sealed with that; 0 for none. With `integrity` data is checked end to end.
+//! a SUITE under keys, sealed with that; 0 for none. With `integrity` data is checked end to end. Through a MODULE
+//! nothing goes over the wire: it stands over memory, as does `memory` (`modules.rs`).
+
+mod modules;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -236,12 +240,22 @@ fn main() {
     };
     let mut number = || args.next().and_then(|n| n.parse().ok()).filter(|&n| n > 0);
     let (Some(op), Some(count), Some(depth)) = (op, number(), number()) else {
-        eprintln!("usage: instructions read|write COUNT DEPTH [IDLE [SUITE [integrity]]]");
+        eprintln!(
+            "usage: instructions read|write COUNT DEPTH [IDLE [SUITE [integrity]] | through MODULE]"
+        );
         std::process::exit(2);
     };
     let pool = Pool::new(64 << 20);
     let content = pool.get_zeroed(BLOCK_BYTES as usize).freeze();
-    let idle = args.next().map_or(0, |n| n.parse().expect("a number of parts"));
+    let idle = args.next();
+    if idle.as_deref() == Some("through") {
+        let name = args.next().expect("the name of a module");
+        let mut driven = modules::Driven::new(&name, &pool);
+        driven.warm(&content);
+        driven.run(op, count, depth, &content);
+        return;
+    }
+    let idle = idle.map_or(0, |n| n.parse().expect("a number of parts"));
     let suite = args.next().filter(|n| n != "0").map(|n| {
         let number = n.parse().ok().and_then(Suite::from_number);
         number.expect("the number of a suite")
