@@ -148,6 +148,25 @@ fn sickly(drawn: MediumConfig, rng: &mut Rng) -> MediumConfig {
     }
 }
 
+/// Some volumes are read, and most of these written, by way of memory: as a whole, or the data of a pool.
+fn kept(shape: VolumeShape, rng: &mut Rng) -> VolumeShape {
+    if !rng.chance(0.2) {
+        return shape;
+    }
+    let mut told = vec![("size", 1 << 20)];
+    if rng.chance(0.7) {
+        told.push(("write_back", 1 << 20));
+    }
+    match shape {
+        VolumeShape::Over(mut over) if over.module.has_volumes() => {
+            let data = over.parts.remove(0);
+            over.parts.insert(0, VolumeShape::over("cache", &told, vec![data]));
+            VolumeShape::Over(over)
+        }
+        shape => VolumeShape::over("cache", &told, vec![shape]),
+    }
+}
+
 /// A world, what goes wrong in it, and how long.
 pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     let mut rng = Rng::new(seed ^ 0x766f_6c75_6d65_7321);
@@ -171,6 +190,8 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
         _ => shaper.mirror(bytes),
     };
     let sizes = shaper.sizes;
+    // Drawn apart, so that all else of a world is as it was.
+    let shape = kept(shape, &mut Rng::new(seed ^ 0x6361_6368_6573_2121));
     let is_thin = shape.top().is_some_and(|top| top.has_volumes());
     let slow = rng.chance(0.3);
     let first_server = rng.below(servers as u64) as usize;
