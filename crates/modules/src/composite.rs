@@ -4,7 +4,7 @@ use thinwire_buffer::Time;
 
 use thinwire_volume::{
     CacheReport, Completion, ErrorKind, Geometry, Identity, Io, MirrorReport, Op, Scrub, Volume,
-    VolumeEvent,
+    VolumeEvent, Work,
 };
 
 use crate::below::Below;
@@ -123,6 +123,10 @@ impl<L: Layout> Volume for Composite<L> {
 
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
         self.below.children().iter_mut().for_each(|child| child.volume.scrubs(visit));
+    }
+
+    fn works(&mut self, visit: &mut dyn FnMut(&mut dyn Work)) {
+        self.below.children().iter_mut().for_each(|child| child.volume.works(visit));
     }
 
     fn is_timed(&self) -> bool {

@@ -1,8 +1,10 @@
-//! [`Pace`]: how fast copies and scrubs go beside users: half of what those get, and all of a volume that nobody uses.
+//! [`Pace`]: how fast copies and scrubs go beside users: so much of what those get as [`WorkPace`] says, and all of a volume that nobody
+//! uses.
 
 use std::time::Duration;
 
 use thinwire_buffer::Time;
+use thinwire_volume::WorkPace;
 
 /// Nobody uses a volume that has done nothing for so long.
 pub(crate) const IDLE_AFTER: Duration = Duration::from_millis(20);
@@ -13,22 +15,37 @@ pub(crate) struct Pace {
     last_use: Time,
     /// Bytes that may be copied though somebody uses it.
     credit: u64,
+    wish: WorkPace,
 }
 
 impl Pace {
     pub fn new() -> Self {
-        Pace { last_use: Time::ZERO, credit: 0 }
+        Pace { last_use: Time::ZERO, credit: 0, wish: WorkPace::default() }
+    }
+
+    /// What is asked for.
+    pub fn wish(&self) -> WorkPace {
+        self.wish
+    }
+
+    /// That holds from now on: what was saved up by another is gone.
+    pub fn set(&mut self, wish: WorkPace) {
+        (self.wish, self.credit) = (wish, 0);
     }
 
     /// A user was given so many bytes.
     #[inline]
     pub fn on_use(&mut self, bytes: u64, now: Time) {
         self.last_use = now;
-        self.credit = CREDIT_MAX.min(self.credit + bytes / 2);
+        let share = bytes * u64::from(self.wish.percent) / 100;
+        self.credit = CREDIT_MAX.min(self.credit + share);
     }
 
     /// Whether so many bytes may be copied now; they are, if so. `is_used`: somebody waits for something.
     pub fn take(&mut self, bytes: u64, is_used: bool, now: Time) -> bool {
+        if self.wish.is_paused {
+            return false;
+        }
         if self.credit >= bytes {
             self.credit -= bytes;
             return true;
@@ -36,8 +53,11 @@ impl Pace {
         !is_used && now >= self.idle_at()
     }
 
-    /// When nobody will have used it for long, if nobody does.
+    /// When nobody will have used it for long, if nobody does; never if nothing may be copied then, either.
     pub fn idle_at(&self) -> Time {
+        if self.wish.is_paused {
+            return Time::NEVER;
+        }
         match self.last_use {
             Time::ZERO => Time::ZERO,
             last => last + IDLE_AFTER,
@@ -65,5 +85,23 @@ mod tests {
         (0..100).for_each(|_| pace.on_use(1 << 20, start));
         assert!(!pace.take(CREDIT_MAX + 1, true, start), "not all that was ever used");
         assert!(pace.take(CREDIT_MAX, true, start));
+    }
+    #[test]
+    fn others_get_another_share_and_who_is_paused_nothing() {
+        let mut pace = Pace::new();
+        let start = Time::ZERO + MS;
+        pace.set(WorkPace { percent: 10, ..WorkPace::default() });
+        pace.on_use(40960, start);
+        assert!(pace.take(4096, true, start) && !pace.take(1, true, start), "a tenth");
+        pace.on_use(40960, start);
+        pace.set(WorkPace { is_paused: true, ..pace.wish() });
+        assert_eq!(pace.idle_at(), Time::NEVER);
+        assert!(!pace.take(1, true, start) && !pace.take(1, false, start + MS * 900));
+        pace.set(WorkPace { is_paused: false, ..pace.wish() });
+        assert!(!pace.take(1, true, start), "what was used before it was paused is gone");
+        assert!(pace.take(1 << 30, false, start + MS * 20), "all of an idle one");
+        pace.set(WorkPace { percent: 100, ..pace.wish() });
+        pace.on_use(4096, start);
+        assert!(pace.take(4096, true, start) && !pace.take(1, true, start));
     }
 }

@@ -12,7 +12,7 @@ use thinwire_runtime::disk::{self, LettingGo, UnusedGrant};
 use thinwire_runtime::switched::Switched;
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{
-    Completion, Geometry, Identity, Io, MirrorReport, Op, Owing, Scrub, Volume, VolumeEvent,
+    Completion, Geometry, Identity, Io, MirrorReport, Op, Owing, Scrub, Volume, VolumeEvent, Work,
 };
 
 use crate::error::{Failure, FailureKind, Outcome};
@@ -435,6 +435,10 @@ impl Volume for LeafVolume {
 
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
         self.0.borrow_mut().store.scrubs(visit);
+    }
+
+    fn works(&mut self, visit: &mut dyn FnMut(&mut dyn Work)) {
+        self.0.borrow_mut().store.works(visit);
     }
 
     fn is_timed(&self) -> bool {

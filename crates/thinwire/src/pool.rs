@@ -15,7 +15,7 @@ use thinwire_modules::thin::{
 use thinwire_modules::{Module, Options};
 use thinwire_volume::{
     CacheReport, Completion, ErrorKind, Features, Geometry, Identity, Io, MirrorReport, Scrub,
-    Volume, VolumeEvent,
+    Volume, VolumeEvent, Work,
 };
 
 use crate::error::{Failure, Outcome};
@@ -263,6 +263,10 @@ impl Volume for PoolUser {
 
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
         self.volume.scrubs(visit);
+    }
+
+    fn works(&mut self, visit: &mut dyn FnMut(&mut dyn Work)) {
+        self.volume.works(visit);
     }
 
     fn is_timed(&self) -> bool {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use thinwire_buffer::{SegList, Time};
 
-use crate::{CacheReport, ErrorKind, IoError, MirrorReport, Scrub, VolumeEvent};
+use crate::{CacheReport, ErrorKind, IoError, MirrorReport, Scrub, VolumeEvent, Work};
 
 /// Chosen by the submitter, unique among its outstanding I/Os, returned in the [`Completion`].
 pub type Token = u64;
@@ -341,7 +341,12 @@ pub trait Volume {
         let _ = found;
     }
 
-    /// The same of all of them together, if there are any.
+    /// Shows everything in it that works for itself, the whole before what it is made of.
+    fn works(&mut self, visit: &mut dyn FnMut(&mut dyn Work)) {
+        let _ = visit;
+    }
+
+    /// The same of all its caches together, if there are any.
     fn cache(&self) -> Option<CacheReport> {
         let mut found = Vec::new();
         self.caches(&mut found);

@@ -3,7 +3,7 @@
 use thinwire_buffer::Time;
 
 use crate::{
-    CacheReport, Completion, Geometry, Identity, Io, MirrorReport, Scrub, Volume, VolumeEvent,
+    CacheReport, Completion, Geometry, Identity, Io, MirrorReport, Scrub, Volume, VolumeEvent, Work,
 };
 
 /// A volume that has the shape, identity and events of the one below it: whatever is not said here it passes on.
@@ -110,6 +110,10 @@ impl<L: Layer> Volume for L {
 
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
         self.below_mut().scrubs(visit);
+    }
+
+    fn works(&mut self, visit: &mut dyn FnMut(&mut dyn Work)) {
+        self.below_mut().works(visit);
     }
 
     fn is_timed(&self) -> bool {

@@ -22,6 +22,7 @@ mod sync;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod unaligned;
+mod work;
 mod writer;
 
 pub use cache_report::CacheReport;
@@ -42,6 +43,7 @@ pub use scrub::{BAD_BLOCKS_MAX, Scrub, ScrubReport};
 pub use slab::Slab;
 pub use sync::{SyncDomain, SyncMark, SyncScope};
 pub use unaligned::Unaligned;
+pub use work::{WORK_PERCENT_MAX, Work, WorkPace};
 pub use writer::{
     ChangeError, HolderName, RecordChange, WriterRecord, change_writer, load_writer, store_writer,
 };

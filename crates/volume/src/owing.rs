@@ -4,7 +4,7 @@ use thinwire_buffer::Time;
 
 use crate::{
     CacheReport, Completion, ErrorKind, Geometry, Identity, Io, IoError, MirrorReport, Op, Scrub,
-    Slab, Token, Volume, VolumeEvent,
+    Slab, Token, Volume, VolumeEvent, Work,
 };
 
 /// The name under which its errors appear.
@@ -405,6 +405,10 @@ impl<V: Volume> Volume for Owing<V> {
 
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
         self.below.scrubs(visit);
+    }
+
+    fn works(&mut self, visit: &mut dyn FnMut(&mut dyn Work)) {
+        self.below.works(visit);
     }
 
     fn is_timed(&self) -> bool {

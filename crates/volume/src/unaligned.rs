@@ -22,7 +22,7 @@ use thinwire_buffer::{Buf, Pool, SegList, Time};
 
 use crate::{
     CacheReport, Completion, Extent, Geometry, Identity, Io, IoError, MirrorReport, Op, RangeLocks,
-    Scrub, Token, Volume, VolumeEvent,
+    Scrub, Token, Volume, VolumeEvent, Work,
 };
 
 /// The longest read or write this module accepts, however little the volume below takes: what NBD
@@ -525,6 +525,10 @@ impl<V: Volume> Volume for Unaligned<V> {
 
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
         self.inner.scrubs(visit);
+    }
+
+    fn works(&mut self, visit: &mut dyn FnMut(&mut dyn Work)) {
+        self.inner.works(visit);
     }
 
     fn is_timed(&self) -> bool {

@@ -54,7 +54,7 @@ pub(super) struct Check {
     is_settling: bool,
     /// Regions that hold what a flush has failed to cover.
     unflushed: Vec<u32>,
-    retry_at: Time,
+    pub retry_at: Time,
     /// Blocks of regions that were open at a crash, which nobody was told of yet.
     unverified: u64,
 }

@@ -31,13 +31,14 @@ mod serve;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::collections::VecDeque;
 
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_volume::{
     CacheReport, Completion, ErrorKind, Extent, Features, Geometry, Identity, Io, IoError,
-    MirrorReport, Op, RangeLocks, Scrub, Slab, Volume, VolumeEvent,
+    MirrorReport, Op, RangeLocks, Scrub, Slab, Volume, VolumeEvent, Work,
 };
 
 use self::check::{Check, Gone};
@@ -501,6 +502,11 @@ impl Volume for Integrity {
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
         visit(self);
         self.below.scrubs(visit);
+    }
+
+    fn works(&mut self, visit: &mut dyn FnMut(&mut dyn Work)) {
+        visit(self);
+        self.below.works(visit);
     }
 
     fn is_timed(&self) -> bool {

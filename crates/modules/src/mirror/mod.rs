@@ -13,6 +13,7 @@
 //! * `keeper` gives up those that were dropped as a whole, and has them back (rule 22).
 //! * `standing` drops legs that fail, and has those copied to that have lost something.
 //! * `resync` copies what legs lack, under the lock of what it copies (rule 5), and what one leg could not read.
+//! * `work` says how fast that goes, and whether it does.
 //! * `scrub` reads all legs, and writes again what does not fit the sum that a leg keeps, from one that does (rule 20).
 //!
 //! What a leg may do wrong: fail an I/O (it is dropped, or what it could not read is written again), lose what it has not
@@ -40,6 +41,7 @@ mod standing;
 mod state;
 #[cfg(test)]
 pub(crate) mod tests;
+mod work;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -47,7 +49,7 @@ use std::time::Duration;
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_volume::{
     CacheReport, Completion, ErrorKind, Extent, Geometry, Identity, Io, IoError, LegStanding,
-    MirrorReport, Op, RangeLocks, Scrub, Slab, Token, Volume, VolumeEvent,
+    MirrorReport, Op, RangeLocks, Scrub, Slab, Token, Volume, VolumeEvent, Work,
 };
 
 use self::closing::Closing;
@@ -544,6 +546,11 @@ impl Volume for Mirror {
     /// All of its legs are read by its own, each block of each: what they are made of has no need of another.
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
         visit(self);
+    }
+
+    fn works(&mut self, visit: &mut dyn FnMut(&mut dyn Work)) {
+        visit(self);
+        self.legs.iter_mut().flatten().for_each(|leg| leg.volume.works(visit));
     }
 
     fn is_timed(&self) -> bool {

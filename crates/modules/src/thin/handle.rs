@@ -7,7 +7,7 @@ use std::rc::Rc;
 use thinwire_buffer::Time;
 use thinwire_volume::{
     CacheReport, Completion, Features, Geometry, Identity, Io, MirrorReport, Op, RangeLocks, Scrub,
-    Volume, VolumeEvent,
+    Volume, VolumeEvent, Work,
 };
 
 use super::ops::PoolError;
@@ -286,6 +286,12 @@ impl Volume for ThinVolume {
         let core = &mut *self.core.borrow_mut();
         core.data.scrubs(visit);
         core.metadata.scrubs(visit);
+    }
+
+    fn works(&mut self, visit: &mut dyn FnMut(&mut dyn Work)) {
+        let core = &mut *self.core.borrow_mut();
+        core.data.works(visit);
+        core.metadata.works(visit);
     }
 
     fn is_timed(&self) -> bool {

@@ -2,7 +2,8 @@
 
 use thinwire_buffer::Time;
 use thinwire_volume::{
-    CacheReport, Completion, Geometry, Identity, Io, MirrorReport, Port, Scrub, Volume, VolumeEvent,
+    CacheReport, Completion, Geometry, Identity, Io, MirrorReport, Port, Scrub, Volume,
+    VolumeEvent, Work,
 };
 
 use super::tree::Root;
@@ -118,6 +119,10 @@ impl Volume for Top {
 
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
         self.below_mut().scrubs(visit);
+    }
+
+    fn works(&mut self, visit: &mut dyn FnMut(&mut dyn Work)) {
+        self.below_mut().works(visit);
     }
 
     fn is_timed(&self) -> bool {

@@ -6,4 +6,5 @@ mod finds;
 mod golden;
 mod opens;
 mod scrubs;
+mod works;
 mod world;

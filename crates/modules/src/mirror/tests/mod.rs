@@ -10,6 +10,7 @@ mod openings;
 mod reading;
 mod resyncs;
 mod sums;
+mod works;
 mod world;
 
 use thinwire_buffer::{Pool, SegList, Time};

@@ -1,0 +1,41 @@
+//! Checks and scrubs that pause because somebody says so (`work.rs`).
+
+use thinwire_volume::{Work, WorkPace};
+
+use super::super::*;
+use super::world::*;
+
+/// A crash has left everything open that was written.
+fn open_at_a_crash() -> World {
+    let mut world = World::over(made(PART_BYTES));
+    for block in [0, SECOND] {
+        world.write(block, 2, 7, false);
+    }
+    world.flush();
+    world.wait();
+    let content = world.disk.content();
+    World::over(content)
+}
+
+#[test]
+fn what_is_paused_reads_nothing_for_itself() {
+    let mut world = open_at_a_crash();
+    world.volume.set_pace(WorkPace { is_paused: true, percent: 50 });
+    world.pass(60);
+    let left = world.volume.left();
+    assert!(left >= 2 << 21, "{left} bytes are open");
+    world.volume.begin_scrub(0);
+    world.pass(60);
+    let stands = world.volume.scrub_report();
+    assert_eq!((stands.is_running, stands.checked_bytes), (true, 0));
+    // Users do not notice.
+    world.write(1, 1, 9, false);
+    assert_eq!(world.read(1, 1, false).unwrap()[0], 9);
+    world.volume.set_pace(WorkPace::default());
+    world.pass(60);
+    assert_eq!(world.volume.left(), 0);
+    let ended = world.volume.scrub_report();
+    assert!(!ended.is_running && ended.is_clean() && ended.checked_bytes == DATA_BYTES);
+    world.volume.set_pace(WorkPace { is_paused: true, percent: 50 });
+    world.close();
+}
