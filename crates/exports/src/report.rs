@@ -1,7 +1,7 @@
 //! What the exports tell of themselves, for status: above all who writes them.
 
 use thinwire_buffer::Time;
-use thinwire_volume::{CacheReport, Geometry, MirrorReport};
+use thinwire_volume::{CacheReport, Geometry, MirrorReport, Work};
 
 use crate::exports::{Export, Exports, Presence};
 use crate::record::RecordState;
@@ -96,6 +96,14 @@ impl Exports {
         };
         let all = self.exports.iter().enumerate();
         all.filter(|(_, e)| e.presence == Presence::There).map(report).collect()
+    }
+
+    /// Shows everything in the volume of an export that works for itself; false if there is no such export. It is polled, and told the time,
+    /// before that has an effect: by the next turn.
+    pub fn works(&mut self, name: &str, visit: &mut dyn FnMut(&mut dyn Work)) -> bool {
+        let is_it = |e: &&mut Export| e.name == name && e.presence == Presence::There;
+        let found = self.exports.iter_mut().find(is_it);
+        found.map(|export| export.volume.works(visit)).is_some()
     }
 
     fn writer(&self, export: usize) -> Option<WriterReport> {

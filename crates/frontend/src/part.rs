@@ -12,7 +12,7 @@ use std::time::Duration;
 use thinwire_buffer::Time;
 use thinwire_volume::{
     CacheReport, Closing, Completion, Effect, Expects, Geometry, Gravity, Io, IoError, LegStanding,
-    MirrorReport, Op, Owing, Part, PartEvent, Volume, VolumeEvent,
+    MirrorReport, Op, Owing, Part, PartEvent, Volume, VolumeEvent, Work,
 };
 
 use crate::Face;
@@ -146,6 +146,12 @@ impl FacePart {
     /// How the caches in it do, together.
     pub fn cache(&self) -> Option<CacheReport> {
         self.volume.cache()
+    }
+
+    /// Shows everything in it that works for itself.
+    pub fn works(&mut self, visit: &mut dyn FnMut(&mut dyn Work)) {
+        self.volume.works(visit);
+        self.again = true;
     }
 
     /// The volume's shape.

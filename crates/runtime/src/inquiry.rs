@@ -15,6 +15,7 @@ use thinwire_initiator::InitiatorReport;
 use thinwire_link::LinkStats;
 use thinwire_proto::Time;
 use thinwire_target::{ExportReport, Limits, SessionReport, TargetKeys, TargetStats};
+use thinwire_volume::Work;
 
 use crate::serve::OpenedExport;
 use crate::shards::{new_bell, ring};
@@ -101,11 +102,17 @@ pub type OpenExports = Box<dyn FnOnce(&Pool) -> Result<Vec<OpenedExport>, String
 /// Does what is asked of volumes that exports of a shard are made of, on the thread of the shard, between its turns. What that is, and what is
 /// answered, is known to whoever opened them.
 pub trait Clerk {
-    /// Begins with something, whose end is told under this number.
-    fn begin(&mut self, number: u64, words: &str);
+    /// Begins with something, whose end is told under this number. `served` are the exports of the shard.
+    fn begin(&mut self, number: u64, words: &str, served: &mut dyn ServedVolumes);
 
     /// Goes on with all that has begun, after each turn: appends what has ended, and the answers.
     fn tend(&mut self, ended: &mut Vec<(u64, String)>);
+}
+
+/// The volumes of a shard, which are with its target, for its [`Clerk`].
+pub trait ServedVolumes {
+    /// Shows everything in the volume of an export that works for itself; false if there is no such export any more.
+    fn works(&mut self, export: &str, visit: &mut dyn FnMut(&mut dyn Work)) -> bool;
 }
 
 /// Something for a [`Clerk`], and where the answer goes.

@@ -3,6 +3,7 @@
 use thinwire_exports::ExportReport;
 use thinwire_proto::{PathReport, SessionKeys, Time};
 use thinwire_seal::{KeyId, Suite};
+use thinwire_volume::Work;
 
 use crate::peer::Peer;
 use crate::target::Target;
@@ -39,6 +40,11 @@ impl Target {
     /// What the exports are.
     pub fn exports(&self) -> Vec<ExportReport> {
         self.house.exports.reports()
+    }
+
+    /// Shows everything in the volume of an export that works for itself; false if there is no such export.
+    pub fn works(&mut self, export: &str, visit: &mut dyn FnMut(&mut dyn Work)) -> bool {
+        self.house.exports.works(export, visit)
     }
 
     /// How many sessions were opened lately that nobody has used yet.

@@ -75,6 +75,7 @@ pub mod steward;
 mod testing;
 mod trees;
 pub mod uri;
+pub mod work;
 
 use clap::Parser;
 

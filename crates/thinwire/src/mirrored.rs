@@ -36,7 +36,8 @@ pub fn seconds_now() -> u64 {
 }
 
 /// The mirror whose legs these are, in any order, which `specs` call by name; an error stands for one that could not be opened. What
-/// is submitted waits until it has read what its legs lack, and, to be written, has that on record. What was away comes `back`.
+/// is submitted waits until it has read what its legs lack, and, to be written, has that on record. What was away comes `back`. Of each leg it
+/// is told in which place of `specs` it was found.
 ///
 /// # Errors
 /// No mirror can be made of those that are there, or it may not be served without those that are missing.
@@ -47,7 +48,7 @@ pub fn open_mirror(
     children: Vec<Outcome<Box<dyn Volume>>>,
     by: &Opening<'_>,
     back: Option<LegReturn>,
-) -> Outcome<Box<dyn Volume>> {
+) -> Outcome<(Box<dyn Volume>, Vec<Option<usize>>)> {
     check_leaves(specs, !by.read_only)?;
     let (mut volumes, mut of_place) = (Vec::new(), Vec::new());
     let mut absent: Vec<String> = Vec::new();
@@ -115,7 +116,7 @@ pub fn open_mirror(
         let missing = if missing.is_empty() { missing } else { format!("; {missing}") };
         tracing::warn!("mirror {:?}: {}{missing}", whole.name, standings(&whole, specs));
     }
-    Ok(Box::new(mirror))
+    Ok((Box::new(mirror), whole.places))
 }
 
 fn label_of(part: SeenPart) -> Option<Label> {

@@ -21,6 +21,7 @@ use crate::control::{BatchStatus, IntegrityStatus, LeafStatus, PathStatus, State
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::keys::{self, KeyFile, Security};
+use crate::opened::OutlineNode;
 use crate::output;
 use crate::pool::PoolPlace;
 use crate::signals::Signals;
@@ -268,6 +269,11 @@ pub trait OpenVolume {
 
     /// Pools that are open with it, as they are named: to be changed while it is in use.
     fn pools(&self) -> Vec<(VolumeSpec, ThinPool)> {
+        Vec::new()
+    }
+
+    /// What it is made of, as it was opened.
+    fn outline(&self) -> Vec<OutlineNode> {
         Vec::new()
     }
 

@@ -5,6 +5,7 @@ mod bottom;
 mod build;
 mod ends;
 mod grants;
+mod outline;
 mod pools;
 mod returning;
 mod top;
@@ -36,9 +37,10 @@ use crate::signals::Signals;
 use crate::size::show_size;
 use crate::uri::VolumeSpec;
 
+pub use self::outline::OutlineNode;
 pub use self::pools::Pools;
 pub use self::returning::LegReturn;
-pub use self::tree::Tree;
+pub use self::tree::{TellOutline, Tree};
 
 /// So long a volume may take to bring in order what it keeps for itself; without it, it opens as after a crash.
 const WIND_UP_PATIENCE: Duration = LEG_TIMEOUT.saturating_add(Duration::from_secs(5));
@@ -225,6 +227,10 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
 
     fn pools(&self) -> Vec<(VolumeSpec, ThinPool)> {
         self.below.host.pools().all()
+    }
+
+    fn outline(&self) -> Vec<OutlineNode> {
+        self.below.bottom.outline()
     }
 
     /// That of the leaf which is worst off, with the paths of all.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::leftover::Leftover;
 use crate::pool::PoolName;
 use crate::process;
+use crate::trees::NodeName;
 
 /// The version of everything this program writes as JSON.
 pub const SCHEMA: u32 = 2;
@@ -40,6 +41,9 @@ pub struct Record {
     /// Pools that it has open with its volume.
     #[serde(default)]
     pub pools: Vec<PoolName>,
+    /// All that files describe of its volume.
+    #[serde(default)]
+    pub volumes: Vec<NodeName>,
 }
 
 impl Record {
@@ -59,6 +63,7 @@ impl Record {
             gives_up_ms: None,
             leftovers: Vec::new(),
             pools: Vec::new(),
+            volumes: Vec::new(),
         }
     }
 }
@@ -79,6 +84,9 @@ pub struct TargetRecord {
     /// Pools that it has open with its exports.
     #[serde(default)]
     pub pools: Vec<PoolName>,
+    /// All that files describe of what it exports.
+    #[serde(default)]
+    pub volumes: Vec<NodeName>,
 }
 
 impl TargetRecord {
@@ -86,8 +94,8 @@ impl TargetRecord {
     pub fn of_this_process(node: &str, insecure: bool) -> Self {
         let pid = std::process::id() as i32;
         let start_ticks = process::start_ticks(pid).unwrap_or(0);
-        let (node, pools) = (node.to_owned(), Vec::new());
-        TargetRecord { schema: SCHEMA, node, insecure, pid, start_ticks, pools }
+        let (node, pools, volumes) = (node.to_owned(), Vec::new(), Vec::new());
+        TargetRecord { schema: SCHEMA, node, insecure, pid, start_ticks, pools, volumes }
     }
 }
 

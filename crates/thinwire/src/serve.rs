@@ -2,6 +2,7 @@
 
 mod pools;
 mod trees;
+mod works;
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
@@ -26,7 +27,8 @@ use thinwire_target::{ExportConfig, Principal, TargetKeys};
 use thinwire_volume::stores::{MemoryStore, NullStore, Writeback};
 use thinwire_volume::{Identity, Volume};
 
-use self::pools::{PoolClerk, beside};
+use self::pools::beside;
+use self::works::ShardClerk;
 use crate::caretaker::Caretaker;
 use crate::config::TargetSettings;
 use crate::error::{Failure, Outcome};
@@ -358,7 +360,7 @@ impl Provider for Configured<'_> {
         }
         opened.sort_unstable_by_key(|(number, _)| *number);
         if let Some((_, first)) = opened.first_mut() {
-            first.clerk = PoolClerk::of(&host);
+            first.clerk = ShardClerk::of(&host, opener.outlines());
         }
         if !host.pools().all().is_empty() {
             trees::keep(opener);

@@ -37,6 +37,8 @@ use crate::reload::{self, ExportPlan, Reloaded};
 use crate::rundir::{Claim, RunDir, TARGET_PREFIX, TargetRecord, node_of};
 use crate::serve::target_keys;
 use crate::signals::{Signals, signal_name};
+use crate::trees::NodeName;
+use crate::work::WorkAsk;
 
 /// A shard that does not answer for this long is told of as silent.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -108,8 +110,9 @@ pub fn register<'a>(
         tracing::info!("removed what a target of this name left that was killed");
     }
     let mut record = TargetRecord::of_this_process(&config.node, config.insecure);
-    let volumes = config.exports.iter().map(|export| &export.volume);
-    record.pools = volumes.flat_map(PoolName::all_in).collect();
+    let volumes = || config.exports.iter().map(|export| &export.volume);
+    record.pools = volumes().flat_map(PoolName::all_in).collect();
+    record.volumes = volumes().flat_map(NodeName::all_in).collect();
     record.pools.dedup();
     claim.write(&record)?;
     let control = dir.listen(claim.name()).and_then(ControlServer::new);
@@ -306,20 +309,24 @@ impl Controlled for View<'_> {
     }
 
     fn change_pool(&mut self, ask: &PoolAsk) -> PoolProgress {
-        let has = |export: &&ExportSpec| PoolName::all_in(&export.volume).contains(&ask.pool);
-        let export = self.config.exports.iter().find(has);
-        let place = export.and_then(|export| {
-            self.places.iter().find(|(name, _)| *name == export.name).map(|&(_, shard)| shard)
-        });
-        match (self.state, place) {
-            (TargetState::Serving, Some(shard)) => self.errands.begin(self.inquiry, shard, ask),
-            (TargetState::Serving, None) => {
+        let place = self.place_of(|export| PoolName::all_in(&export.volume).contains(&ask.pool));
+        match place {
+            Ok(Some(shard)) => self.errands.begin(self.inquiry, shard, ask),
+            Ok(None) => {
                 errands::refused(format!("no export is a volume of the pool {}", ask.pool.name))
             }
-            (TargetState::Starting, _) => {
-                errands::refused("it is still starting: try again soon".into())
-            }
-            _ => errands::refused("it is ending".into()),
+            Err(refused) => refused,
+        }
+    }
+
+    fn work(&mut self, ask: &WorkAsk) -> PoolProgress {
+        let place = self.place_of(|export| {
+            NodeName::all_in(&export.volume).iter().any(|node| node.is_same(&ask.volume))
+        });
+        match place {
+            Ok(Some(shard)) => self.errands.begin(self.inquiry, shard, ask),
+            Ok(None) => errands::refused(format!("no export is made of {}", ask.volume.name)),
+            Err(refused) => refused,
         }
     }
 
@@ -330,6 +337,22 @@ impl Controlled for View<'_> {
 }
 
 impl View<'_> {
+    /// The shard of the first export that is like this, if there is one; or why none can be asked.
+    fn place_of(&self, is_like: impl Fn(&ExportSpec) -> bool) -> Result<Option<u8>, PoolProgress> {
+        match self.state {
+            TargetState::Serving => {}
+            TargetState::Starting => {
+                return Err(errands::refused("it is still starting: try again soon".into()));
+            }
+            _ => return Err(errands::refused("it is ending".into())),
+        }
+        let export = self.config.exports.iter().find(|export| is_like(export));
+        let place = export.and_then(|export| {
+            self.places.iter().find(|(name, _)| *name == export.name).map(|&(_, shard)| shard)
+        });
+        Ok(place)
+    }
+
     fn read_again(&mut self) -> Result<Reloaded, String> {
         if self.state == TargetState::Stopping {
             return Err("it is ending".into());

@@ -6,6 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use serde::{Deserialize, Serialize};
 use thinwire_modules::{Cache, Module, Options};
 
 use crate::config_file::{ConfigFile, FileVolume};
@@ -18,7 +19,8 @@ use crate::uri::{DEPTH_MAX, VolumeSpec, parse_volume, set_option};
 const FILE_END: &str = ".toml";
 
 /// By what name a volume of a file can be used elsewhere: `FILE.toml#NAME`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NodeName {
     /// The file that was named first; the volume may stand in `conf.d` beside it.
     pub file: PathBuf,
@@ -38,6 +40,35 @@ impl NodeName {
 }
 
 impl NodeName {
+    /// The same volume, by whatever path its file is named. Looks at files.
+    pub fn is_same(&self, other: &NodeName) -> bool {
+        self.is(&other.file, &other.name)
+    }
+
+    /// The same, by a path that holds wherever a process goes.
+    pub fn absolute(&self) -> NodeName {
+        let file = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
+        NodeName { file, name: self.name.clone() }
+    }
+
+    /// Of all that files describe of a volume, its pools among them, by absolute paths.
+    pub fn all_in(volume: &VolumeSpec) -> Vec<NodeName> {
+        let mut nodes = Vec::new();
+        volume.nodes(&mut nodes);
+        let mut found: Vec<NodeName> = Vec::new();
+        for node in nodes {
+            let of_pool = split_inner(&node.name);
+            let names = [Some(&*node.name), of_pool.1.map(|_| of_pool.0)];
+            for name in names.into_iter().flatten() {
+                let node = NodeName { file: node.file.clone(), name: name.to_owned() }.absolute();
+                if !found.contains(&node) {
+                    found.push(node);
+                }
+            }
+        }
+        found
+    }
+
     /// The same volume of the same file, or both are volumes of one pool, or that pool itself.
     pub fn is_beside(&self, other: &NodeName) -> bool {
         self.is_of(&other.file, split_inner(&other.name).0)

@@ -1,14 +1,19 @@
 //! What a shard does for whoever asks it between two turns: errands of its pools, and another set of exports, keys or limits.
 
+use thinwire_volume::Work;
+
 use super::{OpenedExport, Shown, TargetShard};
-use crate::inquiry::{Asked, Errand, ExportChange, OpenExports, ShardReport, TargetChange};
+use crate::inquiry::{
+    Asked, Errand, ExportChange, OpenExports, ServedVolumes, ShardReport, TargetChange,
+};
 
 impl Asked for TargetShard {
     fn begin(&mut self, (words, tell): Errand) {
-        let Some(clerk) = &mut self.clerk else { return };
+        let Some(mut clerk) = self.clerk.take() else { return };
         self.last_errand += 1;
         self.errands.push((self.last_errand, tell));
-        clerk.begin(self.last_errand, &words);
+        clerk.begin(self.last_errand, &words, self);
+        self.clerk = Some(clerk);
         self.tend_errands();
     }
 
@@ -37,6 +42,12 @@ impl Asked for TargetShard {
         let target = shard.get_mut(self.target);
         target.set_limits(limits);
         ended + keys.map_or(0, |keys| target.set_keys(keys))
+    }
+}
+
+impl ServedVolumes for TargetShard {
+    fn works(&mut self, export: &str, visit: &mut dyn FnMut(&mut dyn Work)) -> bool {
+        self.with_target(|target| target.works(export, visit))
     }
 }
 

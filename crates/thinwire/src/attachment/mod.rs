@@ -27,7 +27,7 @@ use crate::leftover;
 use crate::open::{ATTACH_PATIENCE, CommandFlags, Ending, VolumeOptions, is_insecure, open_volume};
 use crate::pool::PoolName;
 use crate::rundir::{Record, RunDir, TARGET_PREFIX};
-use crate::uri::VolumeSpec;
+use crate::uri::{NodeName, VolumeSpec};
 
 use serve::{AttachmentServer, Parts};
 
@@ -172,6 +172,7 @@ pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
     );
     record.key = wanted.options.security.key.as_ref().map(|key| key.name.clone());
     record.pools = PoolName::all_in(&wanted.volume);
+    record.volumes = NodeName::all_in(&wanted.volume);
     record.leftovers = faces::leftovers(&wanted.face, &dir, &wanted.name);
     record.gives_up_ms =
         wanted.options.patience.map(|patience| unix_ms() + patience.as_millis() as u64);

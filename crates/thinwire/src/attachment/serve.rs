@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use thinwire_frontend::{FORCED_CLOSE_MAX, Face, FacePart};
 use thinwire_runtime::wait::Spin;
-use thinwire_volume::{ErrorKind, IoError, Op};
+use thinwire_volume::{ErrorKind, IoError, Op, Work};
 
 use super::Reporter;
 use super::shown::Shown;
@@ -28,6 +28,7 @@ use crate::open::{Ending, OpenVolume, Unheard, Wait};
 use crate::pool::{PoolAsk, PoolDesk};
 use crate::rundir::{Claim, Record};
 use crate::signals::{Signals, signal_name};
+use crate::work::{WorkAsk, perform};
 
 /// A detach that has nothing to write back waits for so long for a target that is away: one that is
 /// just being restarted learns that its export is free.
@@ -503,6 +504,12 @@ impl Controlled for View<'_> {
             return PoolProgress::Ended(Response::Refused { why });
         }
         self.desk.begin(ask, &self.open.pools())
+    }
+
+    fn work(&mut self, ask: &WorkAsk) -> PoolProgress {
+        let shown = self.shown;
+        let mut show = |visit: &mut dyn FnMut(&mut dyn Work)| shown.with(|part| part.works(visit));
+        PoolProgress::Ended(perform(ask, &self.open.outline(), &mut show))
     }
 
     fn detach(&mut self, force: bool) -> Result<DetachProgress, String> {

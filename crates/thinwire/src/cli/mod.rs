@@ -29,7 +29,7 @@ pub use keys::{KeyAction, KeyArgs, SecurityArgs};
 pub use nbd::{NbdDoorArgs, Tls};
 pub use privileges::{CaretakerArgs, PrivilegeArgs};
 pub use reload::ReloadArgs;
-pub use volume::{VolumeAction, VolumeArgs, VolumeCommon};
+pub use volume::{VolumeAction, VolumeArgs, VolumeCommon, VolumeLive};
 pub use wire::{CompletionPath, OnOff, Receive, Submission, WireArgs};
 
 const ABOUT: &str = "A disk across the switch, straight over Ethernet frames, in user space";

@@ -1,6 +1,8 @@
 //! `thinwire volume`: volumes whose parts have labels.
 
+use clap::builder::RangedI64ValueParser;
 use clap::{Args, Subcommand};
+use thinwire_volume::WORK_PERCENT_MAX;
 
 use super::{RunDirArg, SecurityArgs};
 use crate::size::parse_size;
@@ -108,9 +110,11 @@ Examples:
   thinwire volume resync --key alice pool.toml#home
   thinwire volume resync --key alice --degraded pool.toml#home
   thinwire volume resync --key alice --from 1 pool.toml#home
+  thinwire volume resync --wait pool.toml#home
 
-A mirror that is in use resyncs by itself; this opens it for nothing else, and waits until all legs that are there are in
-sync. Legs that may have the newest data and are missing are refused: --degraded goes on without them, and puts that on record,
+A mirror resyncs by itself while it is in use. One that nobody uses is opened for nothing else, until all legs that are there are in
+sync. Of one that an attachment or a target of this machine has open (with the same --run-dir) it is told how it stands, and what could not be
+copied is tried again at once; --wait waits for the end. Legs that may have the newest data and are missing are refused: --degraded goes on without them, and puts that on record,
 so that what they had is given up where it differs. Legs that were served apart are refused: --from takes one for the truth,
 and copies it to all others. Interrupted, it goes on from there when the mirror is opened again.")]
     Resync {
@@ -122,6 +126,9 @@ and copies it to all others. Interrupted, it goes on from there when the mirror 
         /// Take this leg, counted from 0 in the order of their labels, for the truth
         #[arg(long, value_name = "LEG")]
         from: Option<usize>,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        live: VolumeLive,
         /// Take legs away from the writer that holds them or is on record, fencing that one for good
         #[arg(long)]
         take_over: bool,
@@ -134,20 +141,78 @@ and copies it to all others. Interrupted, it goes on from there when the mirror 
 Examples:
   thinwire volume scrub pool.toml#home
   thinwire volume scrub --json --from 64M pool.toml#home
+  thinwire volume scrub --wait --pace 10 pool.toml#home
 
 Of each mirror all legs are read, of each volume of kind integrity all blocks, at a pace that leaves users twice as much. What does not fit its sum, or
 cannot be read, is written again from another leg of a mirror. Where legs without sums differ nobody knows which is right:
-that is told, and nothing is written. The volume is not in use meanwhile. Fails if anything was found that could not be
-mended. Interrupted, it says where --from goes on.")]
+that is told, and nothing is written. Fails if anything was found that could not be mended. Interrupted, it says where --from goes on.
+
+A volume that an attachment or a target of this machine has open (with the same --run-dir) is scrubbed by that: this begins it, and ends; --wait waits
+for it. `volume status` says how far it is, and what it has found; --stop ends it.")]
     Scrub {
         /// The volume, FILE.toml#NAME
         volume: VolumeSpec,
         /// Go on from there, in bytes of what is scrubbed
         #[arg(long, value_parser = parse_size, default_value = "0", value_name = "BYTES")]
         from: u64,
+        /// End the scrub of a volume that is in use
+        #[arg(long, conflicts_with_all = ["from", "wait", "pace"])]
+        stop: bool,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        live: VolumeLive,
         /// Take parts away from the writer that holds them or is on record, fencing that one for good
         #[arg(long)]
         take_over: bool,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+    /// Let a volume that is in use do nothing for itself for a while
+    #[command(after_help = "\
+Examples:
+  thinwire volume pause pool.toml#home
+  thinwire volume resume pool.toml#home
+
+Of a volume that an attachment or a target of this machine has open (with the same --run-dir), and of all that it is made of: copies to legs of mirrors, checks behind
+a crash, and scrubs stand still until they are resumed. What is written goes to all legs as ever. Whoever opens the volume anew knows nothing of it: a restart
+resumes, too.")]
+    Pause {
+        /// The volume, FILE.toml#NAME
+        volume: VolumeSpec,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+    /// Let it go on, or say how fast it goes
+    #[command(after_help = "\
+Examples:
+  thinwire volume resume pool.toml#home
+  thinwire volume resume --pace 100 pool.toml#home
+
+What was paused goes on, and what could not be copied is tried again at once. --pace holds as long as the volume is open.")]
+    Resume {
+        /// The volume, FILE.toml#NAME
+        volume: VolumeSpec,
+        /// So much of what users get, in percent of bytes, while there are any: 50 unless it is said. Of what nobody uses it takes all
+        #[arg(long, value_name = "PERCENT", value_parser = percent())]
+        pace: Option<u8>,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+    /// Show what a volume that is in use is made of, and how all of that stands
+    #[command(after_help = "\
+Examples:
+  thinwire volume status pool.toml#home
+  thinwire volume status --json pool.toml#home
+
+Of a volume that an attachment or a target of this machine has open (with the same --run-dir): each volume that it is made of, with its size, as it was when it was
+opened, how legs of mirrors stand and what they lack, where something is away, and how far copies and scrubs are. Of one that is not in use `volume check` says what stands
+on its parts. Changes nothing.")]
+    Status {
+        /// The volume, FILE.toml#NAME
+        volume: VolumeSpec,
         #[command(flatten)]
         #[allow(missing_docs)]
         common: VolumeCommon,
@@ -292,6 +357,22 @@ whatever the parts are called now; on stderr what is in the way of the others. F
         #[allow(missing_docs)]
         common: VolumeCommon,
     },
+}
+
+/// What is said of copies and scrubs of a volume that is in use.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct VolumeLive {
+    /// Wait for the end, and say how far it is
+    #[arg(long)]
+    pub wait: bool,
+    /// While somebody uses the volume, take so much of what those get, in percent of bytes: 50 unless it is said
+    #[arg(long, value_name = "PERCENT", value_parser = percent())]
+    pub pace: Option<u8>,
+}
+
+/// Of what users get.
+fn percent() -> RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(1..=i64::from(WORK_PERCENT_MAX))
 }
 
 /// What is said of all of them.

@@ -2,6 +2,7 @@
 //!
 //! * `check.rs`: whether labels are sound, and what to do where they are not
 //! * `create.rs`: parts get labels
+//! * `live.rs`: what volumes that are in use do for themselves
 //! * `look.rs`: what stands in labels, and which volumes those make
 //! * `pool.rs`: volumes of pools, their snapshots and clones; `pool_check.rs`: pools as a whole
 //! * `replace.rs`: another part comes in the place of a leg of a mirror
@@ -10,6 +11,7 @@
 
 mod check;
 mod create;
+mod live;
 mod look;
 mod pool;
 mod pool_check;
@@ -28,6 +30,7 @@ use crate::error::{Failure, Outcome};
 use crate::open::{OpenVolume, VolumeOptions, Wait};
 use crate::pool::PoolRequest;
 use crate::signals::Signals;
+use crate::work::WorkAction;
 
 /// How long a turn may wait, so that signals are heard.
 const NAP: Duration = Duration::from_millis(200);
@@ -65,11 +68,32 @@ pub fn run(args: &VolumeArgs) -> Outcome {
             pool::act(volume, |volume| PoolRequest::Grow { volume, bytes }, false, common)
         }
         VolumeAction::Show { pool, space, common } => pool::show(pool, *space, common),
-        VolumeAction::Resync { volume, degraded, from, take_over, common } => {
-            resync::resync(volume, *degraded, *from, *take_over, common)
+        VolumeAction::Resync { volume, degraded, from, live, take_over, common } => {
+            let is_decided = *degraded || from.is_some();
+            match live::User::of(volume, common)? {
+                Some(user) if is_decided => {
+                    Err(user.refuse("what its legs are is decided when it is opened"))
+                }
+                Some(user) => user.resync(*live, common),
+                None => resync::resync(volume, *degraded, *from, *take_over, common),
+            }
         }
-        VolumeAction::Scrub { volume, from, take_over, common } => {
-            scrub::scrub(volume, *from, *take_over, common)
+        VolumeAction::Scrub { volume, from, stop, live, take_over, common } => {
+            match live::User::of(volume, common)? {
+                Some(user) if *stop => user.tell(WorkAction::Stop, None, common),
+                Some(user) => user.scrub(*from, *live, common),
+                None if *stop => Err(live::nobody(volume)),
+                None => scrub::scrub(volume, *from, *take_over, common),
+            }
+        }
+        VolumeAction::Pause { volume, common } => {
+            live::User::must_be(volume, common)?.tell(WorkAction::Pause, None, common)
+        }
+        VolumeAction::Resume { volume, pace, common } => {
+            live::User::must_be(volume, common)?.tell(WorkAction::Resume, *pace, common)
+        }
+        VolumeAction::Status { volume, common } => {
+            live::User::must_be(volume, common)?.tell(WorkAction::Status, None, common)
         }
         VolumeAction::Replace { volume, leg, new, degraded, force, take_over, common } => {
             let (spec, new) = (volume, new.as_ref());

@@ -6,6 +6,7 @@
 //! | `{"op":"status"}` | `{"answer":"status", ...}`; of a target `{"answer":"target", ...}` |
 //! | `{"op":"reload"}` | `{"answer":"reloaded","changes":[...],"ended":N,"late":[...]}` of a target that has read its configuration again; `refused` if nothing was changed, and why |
 //! | `{"op":"pool","pool":{"file":...,"name":...},"request":{"action":"snapshot","volume":...,"name":...}}` | `{"answer":"pool","said":...,"status":{...}}` of whoever has that pool open, once it is durable; or `refused` |
+//! | `{"op":"volume","volume":{"file":...,"name":...},"request":{"action":"pause","percent":null}}` | `{"answer":"volume","nodes":[...]}` of whoever has that volume open: how all that it is made of stands once that was done; or `refused` |
 //! | `{"op":"detach","force":false}` | `{"answer":"refused","why":...}`; or `{"answer":"detaching"}` and later, on the same connection, `detached` (with `"unheard":...` if a target has not heard of it, with `"still_used":...` if somebody uses what was taken away by force), `refused` (in use after all) or `{"answer":"failed","why":...}` |
 //!
 //! A line longer than [`LINE_BYTES_MAX`] or one that cannot be understood is answered with
@@ -33,6 +34,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::pool::{PoolName, PoolRequest, PoolStatus};
 use crate::reload::Reloaded;
+use crate::trees::NodeName;
+use crate::work::{NodeStatus, WorkRequest};
 
 /// The longest request line in bytes.
 pub const LINE_BYTES_MAX: usize = 4096;
@@ -51,6 +54,13 @@ pub enum ControlRequest {
         pool: PoolName,
         /// What.
         request: PoolRequest,
+    },
+    /// Do that to a volume that works for itself. Who has not got it open refuses that.
+    Volume {
+        /// The volume, as who has it calls it.
+        volume: NodeName,
+        /// What.
+        request: WorkRequest,
     },
     /// Go away. A target refuses that.
     Detach {
@@ -103,6 +113,11 @@ pub enum Response {
         said: String,
         /// How the pool stands now.
         status: PoolStatus,
+    },
+    /// It was done to the volume.
+    Volume {
+        /// How all stands that it is made of.
+        nodes: Vec<NodeStatus>,
     },
     /// It will not do that; it goes on as before.
     Refused {

@@ -15,6 +15,7 @@ use super::{ControlCounters, ControlRequest, LINE_BYTES_MAX, Response};
 use crate::folder::is_ours;
 use crate::pool::PoolAsk;
 use crate::reload::Reloaded;
+use crate::work::WorkAsk;
 
 /// More than this many connections at once are not served.
 const CONNECTIONS_MAX: usize = 16;
@@ -39,6 +40,12 @@ pub trait Controlled {
     fn change_pool(&mut self, ask: &PoolAsk) -> PoolProgress {
         let _ = ask;
         PoolProgress::Ended(Response::Refused { why: "it has no pool".into() })
+    }
+
+    /// The same, to a volume that works for itself.
+    fn work(&mut self, ask: &WorkAsk) -> PoolProgress {
+        let why = format!("it has no volume {} open", ask.volume.name);
+        PoolProgress::Ended(Response::Refused { why })
     }
 
     /// Starts to detach, or says why not. After `Ok` the owner ends the attachment and calls
@@ -222,13 +229,10 @@ impl ControlServer {
             Ok(count) => match connection.take_in(&bytes[..count]) {
                 None => true,
                 Some(Ok(ControlRequest::Pool { pool, request })) => {
-                    match controlled.change_pool(&PoolAsk { pool, request }) {
-                        PoolProgress::Started(number) => {
-                            connection.waits_for = Some(number);
-                            true
-                        }
-                        PoolProgress::Ended(response) => connection.answer(response),
-                    }
+                    connection.wait_for(controlled.change_pool(&PoolAsk { pool, request }))
+                }
+                Some(Ok(ControlRequest::Volume { volume, request })) => {
+                    connection.wait_for(controlled.work(&WorkAsk { volume, request }))
                 }
                 Some(Ok(request)) => {
                     connection.answer(perform(request, controlled).with_counters(self.counters))
@@ -284,6 +288,17 @@ impl Connection {
         Some(request.map_err(|e| format!("not a request: {e}")))
     }
 
+    /// The same, of what may take a while.
+    fn wait_for(&mut self, progress: PoolProgress) -> bool {
+        match progress {
+            PoolProgress::Started(number) => {
+                self.waits_for = Some(number);
+                true
+            }
+            PoolProgress::Ended(response) => self.answer(response),
+        }
+    }
+
     /// True if the connection stays open: another answer follows.
     fn answer(&mut self, response: Response) -> bool {
         self.wants_end = response == Response::Detaching;
@@ -304,7 +319,9 @@ fn perform(request: ControlRequest, controlled: &mut dyn Controlled) -> Response
             Ok(reloaded) => Response::Reloaded(reloaded),
             Err(why) => Response::Refused { why },
         },
-        ControlRequest::Pool { .. } => unreachable!("it may take a while"),
+        ControlRequest::Pool { .. } | ControlRequest::Volume { .. } => {
+            unreachable!("it may take a while")
+        }
         ControlRequest::Detach { force } => match controlled.detach(force) {
             Ok(DetachProgress::Started) => Response::Detaching,
             Err(why) => Response::Refused { why },

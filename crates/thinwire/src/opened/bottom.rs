@@ -6,6 +6,7 @@ use std::rc::Rc;
 use thinwire_runtime::serve::{Awaited, OpenedLeaf};
 
 use super::ends;
+use super::outline::OutlineNode;
 use super::pools::OpenPool;
 use super::returning::{Returned, Returning};
 use super::tree::Leaf;
@@ -28,6 +29,8 @@ pub(super) struct Bottom {
     pub seen: Vec<u64>,
     /// Volumes of pools that are not there, and why not: a mirror above goes without.
     pub lacking: Vec<(VolumeSpec, Failure)>,
+    /// What stands on it.
+    pub outline: Vec<OutlineNode>,
 }
 
 impl Bottom {

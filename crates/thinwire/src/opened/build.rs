@@ -5,6 +5,7 @@ use std::rc::Rc;
 use thinwire_modules::Dealt;
 use thinwire_volume::{Port, Volume};
 
+use super::outline::Outline;
 use super::pools::OpenPool;
 use super::returning::Returning;
 use super::tree::{Leaf, Root};
@@ -28,11 +29,20 @@ pub(super) struct Build<'a> {
     /// Of those at other targets, by number.
     pub ports: &'a mut Vec<usize>,
     pub returning: &'a mut Returning,
+    pub outline: &'a mut Outline,
 }
 
 impl Build<'_> {
     /// The volume of this description.
     pub fn volume(&mut self, spec: &VolumeSpec) -> Outcome<Root> {
+        let at = self.outline.begin(spec, self.taken);
+        let mut built = self.open(spec, at);
+        self.outline.end(at, &mut built);
+        built
+    }
+
+    /// The same, which stands at that place in the outline.
+    fn open(&mut self, spec: &VolumeSpec, at: usize) -> Outcome<Root> {
         let VolumeSpec::Over { module, options, children, labels, key, .. } = spec else {
             let leaf = &self.leaves[self.taken];
             self.taken += 1;
@@ -50,8 +60,10 @@ impl Build<'_> {
             if let Some((_, failure)) = lacking.iter().find(lacks) {
                 return Err(failure.clone());
             }
-            let open = open.iter().find(|pool| pool.is_of(spec));
-            let open = open.expect("pools are opened first");
+            let nth = open.iter().position(|pool| pool.is_of(spec));
+            let nth = nth.expect("pools are opened first");
+            self.outline.is_of_pool(at, nth);
+            let open = &open[nth];
             return open_volume_of_pool((open.pool(), open.teller()), name, opening)
                 .map(Root::Other)
                 .map_err(|e| e.context(format_args!("cannot open {spec}")));
@@ -81,9 +93,11 @@ impl Build<'_> {
                 true => None,
                 false => self.returning.add(children, self.leaves, first),
             };
-            return open_mirror(host, options, children, built, opening, back)
-                .map(Root::Other)
-                .map_err(|e| e.context(format_args!("cannot open {spec}")));
+            let opened = open_mirror(host, options, children, built, opening, back);
+            let (mirror, places) =
+                opened.map_err(|e| e.context(format_args!("cannot open {spec}")))?;
+            self.outline.set_legs(at, &places);
+            return Ok(Root::Other(mirror));
         }
         let built: Outcome<Vec<_>> = built.into_iter().collect();
         if *labels {
@@ -107,8 +121,8 @@ impl Build<'_> {
 impl Build<'_> {
     /// The same, of what is opened in another way.
     fn below<'b>(&'b mut self, opening: &'b Opening<'b>) -> Build<'b> {
-        let Build { host, leaves, pools, taken, ports, returning, .. } = self;
-        Build { host, opening, leaves, pools: *pools, taken: *taken, ports, returning }
+        let Build { host, leaves, pools, taken, ports, returning, outline, .. } = self;
+        Build { host, opening, leaves, pools: *pools, taken: *taken, ports, returning, outline }
     }
 
     /// Whoever writes may have dropped a leg, or be about to give a block to another volume (rule 26).

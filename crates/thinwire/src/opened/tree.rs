@@ -14,6 +14,7 @@ use super::bottom::Bottom;
 use super::build::Build;
 use super::ends::{end_remotes, remotes};
 use super::grants::{Grants, Notes};
+use super::outline::{Outline, OutlineNode};
 use super::returning::Returning;
 use crate::aoe::AoeLeaf;
 use crate::ebd::EbdLeaf;
@@ -156,8 +157,9 @@ impl Tree {
         let mut grants = Grants::new(notes.clone());
         let returning = Returning::new(host, options, notes);
         let (leaves, pools, lacking) = (Vec::new(), Vec::new(), Vec::new());
-        let mut bottom = Bottom { leaves, returning, pools, seen: Vec::new(), lacking };
-        let mut ports = Vec::new();
+        let (seen, outline) = (Vec::new(), Vec::new());
+        let mut bottom = Bottom { leaves, returning, pools, seen, lacking, outline };
+        let (mut ports, mut outline) = (Vec::new(), Outline::default());
         let stop = disk_options.stop.clone();
         let own = spec.over_pools();
         let opened = Self::hold_pools(host, spec, options, (&disk_options, signals), &mut bottom)
@@ -177,11 +179,13 @@ impl Tree {
                 };
                 let Bottom { leaves, returning, pools, lacking, .. } = &mut bottom;
                 let (opening, leaves, ports) = (&opening, &leaves[..], &mut ports);
-                let pools = (&pools[..], &lacking[..]);
-                Build { host, opening, leaves, pools, taken: 0, ports, returning }.volume(&own)
+                let (pools, outline) = ((&pools[..], &lacking[..]), &mut outline);
+                Build { host, opening, leaves, pools, taken: 0, ports, returning, outline }
+                    .volume(&own)
             });
         match opened {
             Ok(volume) => {
+                bottom.outline = outline.into_nodes();
                 grants.keep(&bottom.leaves);
                 ports.extend(bottom.pools.iter().flat_map(|pool| pool.ports()));
                 Ok(Tree { volume, bottom, unused: grants.into_unused(), ports })
@@ -344,13 +348,13 @@ impl Tree {
         self.bottom.has_comers()
     }
 
-    /// The volume; what goes on with its legs that come back, after each turn; and what ends its leaves in order once nobody uses
-    /// it any more, giving that up when `hurry` is readable. That is told whether anybody could use it.
+    /// The volume; what tells what that is made of; what goes on with its legs that come back, after each turn; and what ends its leaves in
+    /// order once nobody uses it any more, giving that up when `hurry` is readable. That is told whether anybody could use it.
     pub fn into_parts(
         self,
         host: &Host,
         hurry: Option<Arc<OwnedFd>>,
-    ) -> (Box<dyn Volume>, Tend, impl FnOnce(bool) -> Outcome<Unheard> + use<>) {
+    ) -> (Box<dyn Volume>, TellOutline, Tend, impl FnOnce(bool) -> Outcome<Unheard> + use<>) {
         let (bottom, host) = (Rc::new(RefCell::new(self.bottom)), host.clone());
         let tend: Tend = {
             let bottom = bottom.clone();
@@ -361,11 +365,15 @@ impl Tree {
                 Tended { ports: tended.ports, leaves }
             })
         };
+        let tell: TellOutline = {
+            let bottom = bottom.clone();
+            Box::new(move || bottom.borrow().outline())
+        };
         let end = move |was_served| {
             let ending = if was_served { Ending::Orderly } else { Ending::Unused };
             bottom.borrow_mut().end(&host, ending, hurry.as_deref())
         };
-        (self.volume.boxed(), tend, end)
+        (self.volume.boxed(), tell, tend, end)
     }
 }
 
@@ -385,3 +393,6 @@ fn is_not_granted(leaf: &dyn NetworkLeaf) -> bool {
 
 /// See [`Tree::into_parts`].
 pub type Tend = Box<dyn FnMut() -> Tended>;
+
+/// See [`Tree::into_parts`].
+pub type TellOutline = Box<dyn Fn() -> Vec<OutlineNode>>;

@@ -1,7 +1,7 @@
 //! Exports that are volumes of pools: a pool is one shard's, and so are all exports that have something of it. That shard does what is asked of the
 //! pool, between its turns.
 
-use thinwire_runtime::inquiry::Clerk;
+use thinwire_runtime::inquiry::{Clerk, ServedVolumes};
 
 use crate::control::{PoolProgress, Response};
 use crate::export::ExportSpec;
@@ -46,17 +46,15 @@ pub(super) struct PoolClerk {
 }
 
 impl PoolClerk {
-    /// Of the pools that are open there; none if none are.
-    pub fn of(host: &Host) -> Option<Box<dyn Clerk>> {
+    /// Of the pools that are open there.
+    pub fn of(host: &Host) -> Self {
         let (host, desk) = (host.clone(), PoolDesk::default());
-        let has_some = !host.pools().all().is_empty();
-        let clerk = PoolClerk { host, desk, numbers: Vec::new(), ended: Vec::new() };
-        has_some.then(|| -> Box<dyn Clerk> { Box::new(clerk) })
+        PoolClerk { host, desk, numbers: Vec::new(), ended: Vec::new() }
     }
 }
 
 impl Clerk for PoolClerk {
-    fn begin(&mut self, number: u64, words: &str) {
+    fn begin(&mut self, number: u64, words: &str, _: &mut dyn ServedVolumes) {
         let begun = match serde_json::from_str::<PoolAsk>(words) {
             Ok(ask) => self.desk.begin(&ask, &self.host.pools().all()),
             Err(e) => PoolProgress::Ended(Response::Refused { why: e.to_string() }),

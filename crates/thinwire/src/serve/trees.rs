@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use thinwire_runtime::disk::{self, DiskOptions};
 use thinwire_runtime::serve::OpenedExport;
 
+use super::works::Outlines;
 use super::{Configured, named, written_back};
 use crate::cli::WireArgs;
 use crate::error::{Failure, Outcome};
@@ -33,6 +34,8 @@ pub(super) struct TreeOpener {
     endings: Endings,
     /// See [`Configured`].
     left_behind: Arc<AtomicBool>,
+    /// What it has opened is made of.
+    outlines: Outlines,
 }
 
 impl Configured<'_> {
@@ -49,6 +52,7 @@ impl Configured<'_> {
             state_dir: config.state_dir.clone(),
             endings: self.endings.clone(),
             left_behind: self.left_behind.clone(),
+            outlines: Outlines::default(),
         }
     }
 }
@@ -76,6 +80,11 @@ pub(super) fn open_of_pool(spec: &ExportSpec) -> Outcome<OpenedExport> {
 }
 
 impl TreeOpener {
+    /// What all that it has opened is made of.
+    pub fn outlines(&self) -> &Outlines {
+        &self.outlines
+    }
+
     /// How what an export is made of is opened. This target is the writer of all of it.
     pub fn options(&self, spec: &ExportSpec) -> VolumeOptions {
         let (security, run_dir) = (self.security.clone(), self.run_dir.clone());
@@ -105,7 +114,7 @@ impl TreeOpener {
         let (held, direct, awaited) =
             (tree.held_leaves(&spec.volume), tree.direct(), tree.awaited());
         let is_tended = tree.has_comers();
-        let (volume, tend, end) = tree.into_parts(host, options.hurry);
+        let (volume, outline, tend, end) = tree.into_parts(host, options.hurry);
         let recorded = disk::recorded(volume, &self.state_dir, &spec.name, held);
         let (volume, fd) = match recorded {
             Ok(recorded) => recorded,
@@ -115,6 +124,9 @@ impl TreeOpener {
             }
         };
         fds.push(fd);
+        let outlines = &mut *self.outlines.borrow_mut();
+        outlines.retain(|(name, _)| *name != spec.name);
+        outlines.push((spec.name.clone(), outline));
         let exported = named(spec, written_back(spec, Box::new(volume), &host.pool()));
         let (name, left_behind) = (spec.name.clone(), self.left_behind.clone());
         let end = move |was_served| match end(was_served) {

@@ -3,10 +3,10 @@
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
+use serde::Serialize;
 use thinwire_runtime::inquiry::Inquiry;
 
 use crate::control::{ControlServer, PoolProgress, Response};
-use crate::pool::PoolAsk;
 
 /// How often is looked whether something has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -29,7 +29,7 @@ impl Errands {
     }
 
     /// Has a shard begin with something.
-    pub fn begin(&mut self, inquiry: &Inquiry, shard: u8, ask: &PoolAsk) -> PoolProgress {
+    pub fn begin(&mut self, inquiry: &Inquiry, shard: u8, ask: &impl Serialize) -> PoolProgress {
         let words = match serde_json::to_string(ask) {
             Ok(words) => words,
             Err(e) => return refused(format!("cannot ask a shard: {e}")),

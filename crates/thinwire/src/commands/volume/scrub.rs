@@ -1,5 +1,6 @@
 //! `thinwire volume scrub`: everything is read, and mended where it can be known what is right.
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -15,6 +16,7 @@ use crate::output;
 use crate::rundir::SCHEMA;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
+use crate::work::ScrubStatus;
 
 /// How often is looked how far it is.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -31,7 +33,7 @@ struct Scrubbed {
 /// See [`ScrubReport`].
 #[derive(Serialize)]
 struct JsonScrub {
-    kind: &'static str,
+    kind: String,
     bytes: u64,
     /// Where another one goes on; all of it if it was not interrupted.
     position: u64,
@@ -115,59 +117,48 @@ fn watch(
     }
 }
 
-/// What was found, in a line.
-pub fn line(report: &ScrubReport) -> String {
-    let ScrubReport { module, checked_bytes, repaired, unverified, bad, differing, .. } = report;
-    let mut found = Vec::new();
-    let counts = [
-        (*repaired, "mended"),
-        (*unverified, "not verified since a crash"),
-        (*bad, "bad, without a good copy"),
-        (*differing, "different on legs that have no sums, or fit them all"),
-    ];
-    for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
-        found.push(format!("{count} {what}"));
-    }
-    let found = match found.is_empty() {
-        true => "all as it was written".into(),
-        false => format!("blocks: {}", found.join(", ")),
-    };
-    let places: Vec<_> = report.places.iter().map(u64::to_string).collect();
-    let at = match places.is_empty() {
-        true => String::new(),
-        false => format!("; those that were not mended begin at {}", places.join(", ")),
-    };
-    format!("{module}: {checked_bytes} bytes were read, {found}{at}")
-}
-
 fn say(spec: &VolumeSpec, is_whole: bool, reports: &[ScrubReport], is_json: bool) -> Outcome {
-    if is_json {
-        let scrub = |report: &ScrubReport| JsonScrub {
-            kind: report.module,
-            bytes: report.bytes,
-            position: report.position,
-            checked_bytes: report.checked_bytes,
-            repaired: report.repaired,
-            unverified: report.unverified,
-            bad: report.bad,
-            differing: report.differing,
-            places: report.places.clone(),
-        };
-        let scrubs = reports.iter().map(scrub).collect();
-        output::say_json(&Scrubbed { schema: SCHEMA, scrubs })?;
-    } else {
-        let lines: Vec<_> = reports.iter().map(line).collect();
-        output::say(&lines.join("\n"))?;
-    }
+    let scrubs: Vec<_> = reports.iter().map(ScrubStatus::from).collect();
+    say_all(&scrubs, is_json)?;
     if !is_whole {
         let position = reports.iter().map(|report| report.position).min().unwrap_or(0);
         return Err(Failure::failed(format!("interrupted: --from {position} goes on from there")));
     }
-    let left: u64 = reports.iter().map(|one| one.bad + one.differing + one.unverified).sum();
-    match left {
+    refuse_doubtful(spec, &scrubs)
+}
+
+/// What was found.
+pub(super) fn say_all(scrubs: &[ScrubStatus], is_json: bool) -> Outcome {
+    if is_json {
+        let scrubs = scrubs.iter().map(JsonScrub::from).collect();
+        return output::say_json(&Scrubbed { schema: SCHEMA, scrubs });
+    }
+    let lines: Vec<_> = scrubs.iter().map(ScrubStatus::line).collect();
+    output::say(&lines.join("\n"))
+}
+
+/// Fails if something was found that was not mended.
+pub(super) fn refuse_doubtful(spec: &dyn Display, scrubs: &[ScrubStatus]) -> Outcome {
+    match scrubs.iter().map(ScrubStatus::doubtful).sum::<u64>() {
         0 => Ok(()),
-        _ => Err(Failure::failed(format!(
+        left => Err(Failure::failed(format!(
             "{left} blocks of {spec} are not known to be what was written: write them again, from a backup perhaps"
         ))),
+    }
+}
+
+impl From<&ScrubStatus> for JsonScrub {
+    fn from(scrub: &ScrubStatus) -> Self {
+        JsonScrub {
+            kind: scrub.kind.clone(),
+            bytes: scrub.bytes,
+            position: scrub.position,
+            checked_bytes: scrub.checked_bytes,
+            repaired: scrub.repaired,
+            unverified: scrub.unverified,
+            bad: scrub.bad,
+            differing: scrub.differing,
+            places: scrub.places.clone(),
+        }
     }
 }

@@ -1,0 +1,240 @@
+//! `thinwire volume status`, `pause` and `resume`, and `scrub` and `resync` of a volume that is in use: done by the attachment or the target that
+//! has it open.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::scrub::{refuse_doubtful, say_all};
+use crate::cli::{VolumeCommon, VolumeLive};
+use crate::control::{ControlClient, ControlError, ControlRequest, Response};
+use crate::error::{Failure, Outcome};
+use crate::output;
+use crate::rundir::{RunDir, SCHEMA};
+use crate::signals::Signals;
+use crate::size::show_size;
+use crate::uri::{NodeName, VolumeSpec};
+use crate::work::{NodeStatus, ScrubStatus, WorkAction, WorkRequest, WorkStatus};
+
+/// So long whoever has it may take to answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+/// How often is asked how far it is.
+const GLANCE: Duration = Duration::from_millis(100);
+/// How often that is said.
+const SAY_EVERY: Duration = Duration::from_secs(2);
+/// What cannot be copied for so long, in which it is tried again twice, is given up.
+const HELD_UP_MAX: Duration = Duration::from_secs(12);
+
+/// `volume status --json`.
+#[derive(Serialize)]
+struct JsonTree<'a> {
+    schema: u32,
+    /// `attachment` or `target`, and its name.
+    by: &'a str,
+    nodes: &'a [NodeStatus],
+}
+
+/// Who has a volume open.
+pub struct User {
+    dir: RunDir,
+    /// In the run directory.
+    name: String,
+    /// For people.
+    who: String,
+    /// The volume, as it calls it.
+    volume: NodeName,
+}
+
+/// What is asked of a volume that nobody has open.
+pub fn nobody(spec: &VolumeSpec) -> Failure {
+    Failure::failed(format!(
+        "no attachment or target that `thinwire status` shows has {spec} open, under this name of this file: while nobody uses it, it does nothing; \
+         `thinwire volume check` says what stands on its parts"
+    ))
+}
+
+impl User {
+    /// That of this volume; none if nobody of this run directory has it open, or it is described by no file.
+    pub fn of(spec: &VolumeSpec, common: &VolumeCommon) -> Outcome<Option<Self>> {
+        let VolumeSpec::Over { node: Some(wanted), .. } = spec else { return Ok(None) };
+        let Some(dir) = RunDir::open(&common.run_dir.run_dir)? else { return Ok(None) };
+        let find = |volumes: Vec<NodeName>| volumes.into_iter().find(|node| node.is_same(wanted));
+        for name in dir.names()? {
+            let found = dir.record(&name).and_then(|record| find(record.volumes));
+            if let (Some(volume), true) = (found, dir.is_alive(&name)) {
+                let who = format!("attachment {name}");
+                return Ok(Some(User { dir, name, who, volume }));
+            }
+        }
+        for name in dir.targets()? {
+            let Some(record) = dir.target_record(&name) else { continue };
+            if let (Some(volume), true) = (find(record.volumes), dir.is_alive(&name)) {
+                let who = format!("target {}", record.node);
+                return Ok(Some(User { dir, name, who, volume }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn must_be(spec: &VolumeSpec, common: &VolumeCommon) -> Outcome<Self> {
+        Self::of(spec, common)?.ok_or_else(|| nobody(spec))
+    }
+
+    /// Why something is not done that takes a volume which nobody uses.
+    pub fn refuse(&self, why: &str) -> Failure {
+        Failure::failed(format!(
+            "{} has {} open, and {why}: detach it, or end it, first",
+            self.who, self.volume
+        ))
+    }
+
+    fn ask(&self, action: WorkAction, percent: Option<u8>) -> Outcome<Vec<NodeStatus>> {
+        let failed = |e: &dyn std::fmt::Display| {
+            Failure::failed(format!("{} has the volume: {e}", self.who))
+        };
+        let request = WorkRequest { action, percent };
+        let asked = ControlRequest::Volume { volume: self.volume.clone(), request };
+        let client = ControlClient::ask(&self.dir, &self.name, asked);
+        let mut client = client.map_err(|e: ControlError| failed(&e))?;
+        match client.answer(ANSWER_PATIENCE).map_err(|e| failed(&e))? {
+            Response::Volume { nodes } => Ok(nodes),
+            Response::Refused { why } => Err(failed(&why)),
+            other => Err(failed(&format!("it says {other:?}"))),
+        }
+    }
+
+    /// Has it do that, and shows how it stands then.
+    pub fn tell(&self, action: WorkAction, percent: Option<u8>, common: &VolumeCommon) -> Outcome {
+        self.say(&self.ask(action, percent)?, common.json)
+    }
+
+    /// Begins a scrub, and waits for it if that is asked for.
+    pub fn scrub(&self, from: u64, live: VolumeLive, common: &VolumeCommon) -> Outcome {
+        let began = self.ask(WorkAction::Scrub { from }, live.pace)?;
+        if !live.wait {
+            if !common.json {
+                output::complain(
+                    "the scrub has begun: `thinwire volume status` says how far it is",
+                );
+            }
+            return self.say(&began, common.json);
+        }
+        let left = "the scrub goes on: `thinwire volume status` says how far it is";
+        let is_running = |node: &NodeStatus| node.work.as_ref().is_some_and(|w| w.scrub.running);
+        // Others may have had one before.
+        let begun: Vec<_> = began.iter().map(is_running).collect();
+        let scrubs_of = |nodes: &[NodeStatus]| -> Vec<ScrubStatus> {
+            let begun = nodes.iter().zip(&begun).filter(|(_, begun)| **begun);
+            begun.filter_map(|(node, _)| Some(node.work.as_ref()?.scrub.clone())).collect()
+        };
+        let nodes = self.wait(common.json, left, |nodes| {
+            let scrubs = scrubs_of(nodes);
+            if let Some(failed) = scrubs.iter().find(|scrub| scrub.failed) {
+                return Err(Failure::failed(format!(
+                    "the {} has stopped before everything was read",
+                    failed.kind
+                )));
+            }
+            let running: Vec<_> = scrubs.iter().filter(|scrub| scrub.running).collect();
+            let far = running.iter().map(|scrub| {
+                let (position, bytes) = (show_size(scrub.position), show_size(scrub.bytes));
+                format!("{}: {position} of {bytes} were read", scrub.kind)
+            });
+            Ok((!running.is_empty()).then(|| far.collect::<Vec<_>>().join(", ")))
+        })?;
+        let scrubs = scrubs_of(&nodes);
+        say_all(&scrubs, common.json)?;
+        if let Some(ended) = scrubs.iter().find(|scrub| scrub.position < scrub.bytes) {
+            let position = ended.position;
+            return Err(Failure::failed(format!(
+                "somebody has ended it: --from {position} goes on from there"
+            )));
+        }
+        refuse_doubtful(&self.volume, &scrubs)
+    }
+
+    /// Has it try again what could not be copied, and waits for the end if that is asked for.
+    pub fn resync(&self, live: VolumeLive, common: &VolumeCommon) -> Outcome {
+        let nodes = self.ask(WorkAction::Resync, live.pace)?;
+        if !live.wait {
+            return self.say(&nodes, common.json);
+        }
+        let left = "it goes on: `thinwire volume status` says how far it is";
+        let mut held_up = None;
+        let nodes = self.wait(common.json, left, |nodes| {
+            let busy: Vec<_> = works(nodes).filter(|work| work.busy && !work.stopped).collect();
+            if works(nodes).any(|work| work.stopped) {
+                let why = "it has stopped: another has one of its legs, or none could go on";
+                return Err(Failure::failed(why));
+            }
+            let left: u64 = busy.iter().map(|work| work.left).sum();
+            match busy.iter().any(|work| work.held_up) {
+                true if held_up.get_or_insert_with(Instant::now).elapsed() >= HELD_UP_MAX => {
+                    return Err(Failure::failed(format!(
+                        "{} could not be copied: its log may say why; that is tried again as long as it is in use",
+                        show_size(left)
+                    )));
+                }
+                true => {}
+                false => held_up = None,
+            }
+            Ok((!busy.is_empty()).then(|| format!("{} are left to copy at most", show_size(left))))
+        })?;
+        self.say(&nodes, common.json)
+    }
+
+    /// Asks how it stands until `far` has nothing to say any more of how far it is.
+    fn wait(
+        &self,
+        is_json: bool,
+        left: &str,
+        mut far: impl FnMut(&[NodeStatus]) -> Outcome<Option<String>>,
+    ) -> Outcome<Vec<NodeStatus>> {
+        let signals = Signals::catch()
+            .map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
+        let mut said_at = Instant::now();
+        loop {
+            let nodes = self.ask(WorkAction::Status, None)?;
+            let Some(far) = far(&nodes)? else { return Ok(nodes) };
+            if works(&nodes).any(|work| work.paused) {
+                return Err(Failure::failed(format!(
+                    "{} has paused it ({far}): `thinwire volume resume` has it go on",
+                    self.who
+                )));
+            }
+            if signals.take().is_some() {
+                return Err(Failure::failed(format!("interrupted, and {left}")));
+            }
+            if said_at.elapsed() >= SAY_EVERY && !is_json {
+                said_at = Instant::now();
+                output::complain(&far);
+            }
+            std::thread::sleep(GLANCE);
+        }
+    }
+
+    fn say(&self, nodes: &[NodeStatus], is_json: bool) -> Outcome {
+        if is_json {
+            return output::say_json(&JsonTree { schema: SCHEMA, by: &self.who, nodes });
+        }
+        let row = |node: &NodeStatus| {
+            vec![
+                format!("{}{}", "  ".repeat(node.depth), node.name),
+                node.kind.clone(),
+                if node.bytes == 0 { "-".into() } else { show_size(node.bytes) },
+                node.describe(),
+            ]
+        };
+        let rows: Vec<_> = nodes.iter().map(row).collect();
+        let table = output::table(&["VOLUME", "KIND", "SIZE", "STATE"], &rows);
+        output::say(&output::printable(&format!("{}\n{table}", self.who)))
+    }
+}
+
+fn works(nodes: &[NodeStatus]) -> impl Iterator<Item = &WorkStatus> {
+    nodes.iter().filter_map(|node| node.work.as_ref())
+}

@@ -1,0 +1,140 @@
+//! [`OutlineNode`]: what an open volume is made of, as it was opened, for status.
+
+use thinwire_volume::Volume;
+
+use super::bottom::Bottom;
+use super::tree::{Leaf, Root};
+use crate::error::Outcome;
+use crate::network::NetworkLeaf;
+use crate::trees::NodeName;
+use crate::uri::VolumeSpec;
+
+/// A volume among those that another is made of.
+#[derive(Clone, Debug, Default)]
+pub struct OutlineNode {
+    /// How deep it is below the top, which is at 0: behind each come those that it is made of.
+    pub depth: usize,
+    /// By which file it is described, if by one; its path is absolute.
+    pub node: Option<NodeName>,
+    /// As users name it; of a module in a list its kind.
+    pub name: String,
+    /// Its module, or what kind of leaf it is.
+    pub kind: &'static str,
+    /// Its size, as it was when it was opened; 0 if it was not there.
+    pub bytes: u64,
+    /// The UUID of the whole, of one that works for itself.
+    pub whole: Option<[u8; 16]>,
+    /// Which leg of the mirror above it is, by the labels.
+    pub leg: Option<usize>,
+    /// Of a leaf: whether it is there, if there is any doubt of that.
+    pub state: Option<&'static str>,
+    /// Which leaf of the tree it is.
+    pub leaf: Option<usize>,
+    /// Of which pool of those that the tree has volumes of it is one.
+    pub pool: Option<usize>,
+}
+
+/// A tree while it is being opened.
+#[derive(Default)]
+pub(super) struct Outline {
+    nodes: Vec<OutlineNode>,
+    depth: usize,
+}
+
+impl Outline {
+    /// This is being opened, behind the one above it. Where that stands here.
+    pub fn begin(&mut self, spec: &VolumeSpec, leaf: usize) -> usize {
+        let (kind, node) = match spec {
+            VolumeSpec::Over { module, node, .. } => (module.name, node.as_ref()),
+            VolumeSpec::Path(_) => ("file", None),
+            VolumeSpec::Memory(_) => ("memory", None),
+            VolumeSpec::Null(_) | VolumeSpec::Switched(_) => ("null", None),
+            VolumeSpec::Remote(_) => ("tw", None),
+            VolumeSpec::Ebd(_) => ("ebd", None),
+            VolumeSpec::Aoe(_) => ("aoe", None),
+        };
+        let is_leaf = !matches!(spec, VolumeSpec::Over { .. });
+        let name = match spec {
+            VolumeSpec::Over { node: None, .. } => kind.to_owned(),
+            spec => spec.to_string(),
+        };
+        self.nodes.push(OutlineNode {
+            depth: self.depth,
+            node: node.map(NodeName::absolute),
+            name,
+            kind,
+            leaf: is_leaf.then_some(leaf),
+            ..OutlineNode::default()
+        });
+        self.depth += 1;
+        self.nodes.len() - 1
+    }
+
+    /// It is open, or could not be opened.
+    pub fn end(&mut self, at: usize, built: &mut Outcome<Root>) {
+        self.depth -= 1;
+        let node = &mut self.nodes[at];
+        match built {
+            Ok(Root::Port(port)) => node.bytes = port.geometry().bytes,
+            Ok(Root::Other(volume)) => {
+                node.bytes = volume.geometry().bytes;
+                if ["mirror", "integrity"].contains(&node.kind) {
+                    // It comes before what it is made of.
+                    volume.works(&mut |work| _ = node.whole.get_or_insert(work.whole()));
+                }
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// It is a volume of that pool.
+    pub fn is_of_pool(&mut self, at: usize, pool: usize) {
+        self.nodes[at].pool = Some(pool);
+    }
+
+    /// Of a mirror: in which place of its description each leg was found.
+    pub fn set_legs(&mut self, at: usize, places: &[Option<usize>]) {
+        let below = self.nodes[at].depth + 1;
+        let children: Vec<usize> =
+            (at + 1..self.nodes.len()).filter(|&node| self.nodes[node].depth == below).collect();
+        // Those that were found nowhere keep the order in which they are described.
+        let mut others = (0..children.len()).filter(|place| !places.contains(&Some(*place)));
+        for (leg, place) in places.iter().enumerate() {
+            if let Some(place) = place.or_else(|| others.next()) {
+                self.nodes[children[place]].leg = Some(leg);
+            }
+        }
+    }
+
+    /// All of it.
+    pub fn into_nodes(self) -> Vec<OutlineNode> {
+        self.nodes
+    }
+}
+
+impl Bottom {
+    /// What stands on it, that of pools included, with how its leaves are now.
+    pub fn outline(&self) -> Vec<OutlineNode> {
+        let mut all = Vec::new();
+        for node in &self.outline {
+            let mut node = node.clone();
+            node.state = node.leaf.and_then(|leaf| self.leaf_state(leaf));
+            let (depth, pool) = (node.depth + 1, node.pool);
+            all.push(node);
+            let Some(pool) = pool.and_then(|pool| self.pools.get(pool)) else { continue };
+            let below = pool.bottom().outline().into_iter();
+            all.extend(below.map(|node| OutlineNode { depth: depth + node.depth, ..node }));
+        }
+        all
+    }
+
+    fn leaf_state(&self, leaf: usize) -> Option<&'static str> {
+        match self.leaves.get(leaf)? {
+            Leaf::Local(_) => None,
+            Leaf::Absent(_) => Some("absent"),
+            Leaf::Remote(_) if self.returning.is_coming(leaf) => Some("away"),
+            Leaf::Remote(leaf) if NetworkLeaf::is_away(&**leaf) => Some("away"),
+            Leaf::Remote(_) => Some("attached"),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What is asked of volumes that exports of a shard are made of: that shard does it between its turns.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use thinwire_runtime::inquiry::{Clerk, ServedVolumes};
+
+use super::pools::PoolClerk;
+use crate::control::Response;
+use crate::host::Host;
+use crate::opened::TellOutline;
+use crate::work::{WorkAsk, perform};
+
+/// What the exports of a shard are made of, by name.
+pub(super) type Outlines = Rc<RefCell<Vec<(String, TellOutline)>>>;
+
+/// Does all that is asked of the volumes of a shard: a [`WorkAsk`] as JSON, or what is for its pools; a [`Response`] answers.
+pub(super) struct ShardClerk {
+    pools: PoolClerk,
+    outlines: Outlines,
+    ended: Vec<(u64, String)>,
+}
+
+impl ShardClerk {
+    /// Of the exports with these outlines; none if nothing can be asked of them.
+    pub fn of(host: &Host, outlines: &Outlines) -> Option<Box<dyn Clerk>> {
+        let (pools, outlines) = (PoolClerk::of(host), outlines.clone());
+        let has_some = !host.pools().all().is_empty() || !outlines.borrow().is_empty();
+        let clerk = ShardClerk { pools, outlines, ended: Vec::new() };
+        has_some.then(|| -> Box<dyn Clerk> { Box::new(clerk) })
+    }
+
+    fn answer(&self, ask: &WorkAsk, served: &mut dyn ServedVolumes) -> Response {
+        let why = format!("no export is made of {}", ask.volume.name);
+        let mut answer = Response::Refused { why };
+        for (export, tell) in &*self.outlines.borrow() {
+            let outline = tell();
+            let is_it = |node: &crate::trees::NodeName| node.is_same(&ask.volume);
+            let has_it = outline.iter().any(|of| of.node.as_ref().is_some_and(is_it));
+            // One that was taken away is not there any more.
+            if has_it && served.works(export, &mut |_| ()) {
+                let mut show = |visit: &mut dyn FnMut(&mut dyn thinwire_volume::Work)| {
+                    served.works(export, visit);
+                };
+                answer = perform(ask, &outline, &mut show);
+                break;
+            }
+        }
+        answer
+    }
+}
+
+impl Clerk for ShardClerk {
+    fn begin(&mut self, number: u64, words: &str, served: &mut dyn ServedVolumes) {
+        match serde_json::from_str::<WorkAsk>(words) {
+            Ok(ask) => {
+                let answer = self.answer(&ask, served);
+                self.ended.push((number, serde_json::to_string(&answer).unwrap_or_default()));
+            }
+            Err(_) => self.pools.begin(number, words, served),
+        }
+    }
+
+    fn tend(&mut self, ended: &mut Vec<(u64, String)>) {
+        ended.append(&mut self.ended);
+        self.pools.tend(ended);
+    }
+}

@@ -1,0 +1,337 @@
+//! What is asked of a volume that an attachment or a target has open, about what it does for itself: scrubs, copies to legs of mirrors, checks behind a
+//! crash. And how all that it is made of stands.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use thinwire_volume::{MirrorReport, ScrubReport, Work, WorkPace};
+
+use crate::control::Response;
+use crate::opened::OutlineNode;
+use crate::size::show_size;
+use crate::trees::NodeName;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum WorkAction {
+    /// Nothing: how it stands is told.
+    Status,
+    /// Everything is read from there on, in bytes.
+    Scrub {
+        /// From where on.
+        from: u64,
+    },
+    /// A scrub that goes on ends.
+    Stop,
+    /// What could not be copied, and waits to be tried again, is tried at once.
+    Resync,
+    /// Nothing more is begun.
+    Pause,
+    /// It goes on.
+    Resume,
+}
+
+/// The same, and how fast it goes from then on: in percent of what users get, as it was where that is not said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkRequest {
+    /// What.
+    pub action: WorkAction,
+    /// How fast.
+    #[serde(default)]
+    pub percent: Option<u8>,
+}
+
+/// What is asked of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkAsk {
+    /// Which.
+    pub volume: NodeName,
+    /// What is to be done to it, and to all that it is made of.
+    pub request: WorkRequest,
+}
+
+/// How a volume stands, of a tree that is open: an element of `nodes` in `volume status --json` (`docs/status.md`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// How deep below the one that was asked for, which is at 0; behind each come those that it is made of.
+    pub depth: usize,
+    /// As it is named.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its size, as it was when it was opened; 0 if it was not there.
+    pub bytes: u64,
+    /// Which leg of the mirror above it is, counted from 0; null if of none.
+    pub leg: Option<usize>,
+    /// As such a leg: `in sync`, `resyncing`, `behind` or `failed`.
+    pub standing: Option<String>,
+    /// As such a leg: how much it lacks at most, in bytes.
+    pub lacks: u64,
+    /// Of one that is reached over links: `attached` or `away`; `absent` of what was not there when it was opened.
+    pub state: Option<String>,
+    /// What it does for itself; null if it is nothing that does.
+    pub work: Option<WorkStatus>,
+}
+
+/// What a volume does for itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkStatus {
+    /// Nothing more is begun, until it is resumed.
+    pub paused: bool,
+    /// So much of what users get, in percent.
+    pub percent: u8,
+    /// Bytes that are left to be copied or checked at most, those of the scrub not among them.
+    pub left: u64,
+    /// What is left cannot be copied for now: it is tried again.
+    pub held_up: bool,
+    /// It has stopped for good.
+    pub stopped: bool,
+    /// A copy or a check goes on, or waits.
+    pub busy: bool,
+    /// Its scrub, or its last one.
+    pub scrub: ScrubStatus,
+}
+
+/// See [`ScrubReport`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    /// What does it.
+    pub kind: String,
+    /// It goes on.
+    pub running: bool,
+    /// It has ended before everything was read.
+    pub failed: bool,
+    /// Bytes of what is read.
+    pub bytes: u64,
+    /// Where another one goes on; all of it if it was not interrupted; 0 if there was none.
+    pub position: u64,
+    /// Bytes that were read, of each leg.
+    pub checked_bytes: u64,
+    /// Blocks that were mended.
+    pub repaired: u64,
+    /// Those that are not verified since a crash.
+    pub unverified: u64,
+    /// Those that are bad, without a good copy.
+    pub bad: u64,
+    /// Those that differ, and nobody knows which is right.
+    pub differing: u64,
+    /// Where the first of those begin that were not mended.
+    pub places: Vec<u64>,
+}
+
+impl From<&ScrubReport> for ScrubStatus {
+    fn from(report: &ScrubReport) -> Self {
+        ScrubStatus {
+            kind: report.module.to_owned(),
+            running: report.is_running,
+            failed: report.has_failed,
+            bytes: report.bytes,
+            position: report.position,
+            checked_bytes: report.checked_bytes,
+            repaired: report.repaired,
+            unverified: report.unverified,
+            bad: report.bad,
+            differing: report.differing,
+            places: report.places.clone(),
+        }
+    }
+}
+
+impl ScrubStatus {
+    /// Blocks that are not known to be what was written.
+    pub fn doubtful(&self) -> u64 {
+        self.bad + self.differing + self.unverified
+    }
+
+    /// What was found, in a line.
+    pub fn line(&self) -> String {
+        let ScrubStatus { kind, checked_bytes, repaired, unverified, bad, differing, .. } = self;
+        let mut found = Vec::new();
+        let counts = [
+            (*repaired, "mended"),
+            (*unverified, "not verified since a crash"),
+            (*bad, "bad, without a good copy"),
+            (*differing, "different on legs that have no sums, or fit them all"),
+        ];
+        for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
+            found.push(format!("{count} {what}"));
+        }
+        let found = match found.is_empty() {
+            true => "all as it was written".into(),
+            false => format!("blocks: {}", found.join(", ")),
+        };
+        let places: Vec<_> = self.places.iter().map(u64::to_string).collect();
+        let at = match places.is_empty() {
+            true => String::new(),
+            false => format!("; those that were not mended begin at {}", places.join(", ")),
+        };
+        format!("{kind}: {checked_bytes} bytes were read, {found}{at}")
+    }
+}
+
+/// What was found of a work, by the UUID of its whole.
+type Works = BTreeMap<[u8; 16], (WorkStatus, Option<MirrorReport>)>;
+
+/// Shows all works of the volume that this is about, and others perhaps.
+pub type ShowWorks<'a> = &'a mut dyn FnMut(&mut dyn FnMut(&mut dyn Work));
+
+/// Does what is asked to a volume of this outline.
+pub fn perform(ask: &WorkAsk, outline: &[OutlineNode], show: ShowWorks<'_>) -> Response {
+    let refused = |why: String| Response::Refused { why };
+    let is_it = |of: &OutlineNode| of.node.as_ref().is_some_and(|node| node.is_same(&ask.volume));
+    let Some(at) = outline.iter().position(is_it) else {
+        return refused(format!("it has no volume {} open", ask.volume.name));
+    };
+    let top = outline[at].depth;
+    let below = outline[at + 1..].iter().take_while(|node| node.depth > top).count();
+    let tree = &outline[at..=at + below];
+    let WorkRequest { action, percent } = ask.request;
+    let wanted = match action {
+        WorkAction::Scrub { .. } => not_below_mirrors(tree),
+        _ => tree.iter().filter_map(|node| node.whole).collect(),
+    };
+    if wanted.is_empty() && action != WorkAction::Status {
+        return refused(
+            "there is neither a mirror nor a volume of kind integrity in it: it does nothing for itself".into(),
+        );
+    }
+    show(&mut |work| {
+        if wanted.contains(&work.whole()) {
+            act(work, action, percent);
+        }
+    });
+    let mut works = Works::new();
+    show(&mut |work| _ = works.insert(work.whole(), status_of(work)));
+    Response::Volume { nodes: statuses(tree, &works) }
+}
+
+/// A mirror reads all of its legs: what those are made of has no need of another scrub.
+fn not_below_mirrors(tree: &[OutlineNode]) -> Vec<[u8; 16]> {
+    let (mut wanted, mut mirror) = (Vec::new(), None);
+    for node in tree {
+        if mirror.is_some_and(|depth| node.depth > depth) {
+            continue;
+        }
+        mirror = (node.kind == "mirror").then_some(node.depth);
+        wanted.extend(node.whole);
+    }
+    wanted
+}
+
+fn act(work: &mut dyn Work, action: WorkAction, percent: Option<u8>) {
+    let before = work.pace();
+    let mut pace = WorkPace { percent: percent.unwrap_or(before.percent), ..before };
+    match action {
+        WorkAction::Pause => pace.is_paused = true,
+        WorkAction::Resume => pace.is_paused = false,
+        _ => {}
+    }
+    if pace != before {
+        work.set_pace(pace);
+    }
+    match action {
+        WorkAction::Scrub { from } => work.begin_scrub(from),
+        WorkAction::Stop => work.end_scrub(),
+        WorkAction::Resync | WorkAction::Resume => work.try_now(),
+        WorkAction::Status | WorkAction::Pause => {}
+    }
+}
+
+fn status_of(work: &dyn Work) -> (WorkStatus, Option<MirrorReport>) {
+    let (pace, mirror, left) = (work.pace(), work.mirror(), work.left());
+    let status = WorkStatus {
+        paused: pace.is_paused,
+        percent: pace.percent,
+        left,
+        held_up: mirror.as_ref().is_some_and(|mirror| mirror.is_held_up),
+        stopped: mirror.as_ref().is_some_and(|mirror| mirror.has_stopped),
+        busy: left > 0 || mirror.as_ref().is_some_and(|mirror| !mirror.is_settled()),
+        scrub: ScrubStatus::from(&work.scrub_report()),
+    };
+    (status, mirror)
+}
+
+fn statuses(tree: &[OutlineNode], works: &Works) -> Vec<NodeStatus> {
+    let top = tree[0].depth;
+    // Of each depth the mirror that was met last.
+    let mut mirrors: Vec<Option<&MirrorReport>> = Vec::new();
+    let mut found = Vec::new();
+    for node in tree {
+        let depth = node.depth - top;
+        let work = node.whole.and_then(|whole| works.get(&whole));
+        mirrors.truncate(depth);
+        let above = mirrors.last().copied().flatten();
+        mirrors.push(work.and_then(|(_, mirror)| mirror.as_ref()));
+        let leg = node.leg.filter(|_| depth > 0);
+        let stands = leg.zip(above).and_then(|(leg, mirror)| mirror.legs.get(leg));
+        found.push(NodeStatus {
+            depth,
+            name: node.name.clone(),
+            kind: node.kind.to_owned(),
+            bytes: node.bytes,
+            leg,
+            standing: stands.map(|leg| leg.standing.name().to_owned()),
+            lacks: stands.map_or(0, |leg| leg.lacks),
+            state: node.state.map(str::to_owned),
+            work: work.map(|(status, _)| status.clone()),
+        });
+    }
+    found
+}
+
+impl NodeStatus {
+    /// How it stands, for people.
+    pub fn describe(&self) -> String {
+        let mut said = Vec::new();
+        if let (Some(leg), Some(standing)) = (self.leg, &self.standing) {
+            said.push(format!("leg {leg}, {standing}"));
+        }
+        if self.lacks > 0 {
+            said.push(format!("{} to copy at most", show_size(self.lacks)));
+        }
+        said.extend(self.state.clone().filter(|state| state != "attached"));
+        if let Some(work) = &self.work {
+            work.describe(&self.kind, &mut said);
+        }
+        said.join(", ")
+    }
+}
+
+impl WorkStatus {
+    fn describe(&self, kind: &str, said: &mut Vec<String>) {
+        if self.stopped {
+            return said.push("stopped: another has one of its legs, or none could go on".into());
+        }
+        if self.left > 0 {
+            let what = if kind == "mirror" { "copy" } else { "check" };
+            said.push(format!("{} left to {what} at most", show_size(self.left)));
+        }
+        if self.held_up {
+            said.push("held up, and tried again".into());
+        }
+        let ScrubStatus { running, failed, position, bytes, .. } = self.scrub;
+        match (running, failed) {
+            (true, _) => said.push(format!(
+                "scrub: {} of {} were read",
+                show_size(position),
+                show_size(bytes)
+            )),
+            (_, true) => said.push("scrub: it has ended before everything was read".into()),
+            _ if position > 0 => said.push(format!("scrub: {}", self.scrub.line())),
+            _ => {}
+        }
+        if self.paused {
+            said.push("paused".into());
+        }
+        if self.percent != WorkPace::default().percent {
+            said.push(format!("at {} % of what users get", self.percent));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "work_tests.rs"]
+mod tests;

@@ -1,0 +1,206 @@
+//! What is asked reaches the works that it is about, and no others.
+
+use std::path::PathBuf;
+
+use thinwire_volume::{LegReport, LegStanding, Scrub};
+
+use super::*;
+
+/// Something that works for itself, and keeps what it is told.
+#[derive(Default)]
+struct Fake {
+    whole: u8,
+    pace: WorkPace,
+    told: Vec<String>,
+    legs: Vec<LegReport>,
+    scrub: ScrubReport,
+}
+
+impl Scrub for Fake {
+    fn begin_scrub(&mut self, from: u64) {
+        self.told.push(format!("scrub from {from}"));
+        self.scrub = ScrubReport { is_running: true, bytes: 100, ..ScrubReport::default() };
+    }
+
+    fn end_scrub(&mut self) {
+        self.told.push("stop".into());
+        self.scrub.is_running = false;
+    }
+
+    fn scrub_report(&self) -> ScrubReport {
+        self.scrub.clone()
+    }
+}
+
+impl Work for Fake {
+    fn whole(&self) -> [u8; 16] {
+        [self.whole; 16]
+    }
+
+    fn pace(&self) -> WorkPace {
+        self.pace
+    }
+
+    fn set_pace(&mut self, pace: WorkPace) {
+        self.pace = pace;
+    }
+
+    fn try_now(&mut self) {
+        self.told.push("try".into());
+    }
+
+    fn left(&self) -> u64 {
+        self.legs.iter().map(|leg| leg.lacks).max().unwrap_or(0)
+    }
+
+    fn mirror(&self) -> Option<MirrorReport> {
+        let report =
+            MirrorReport { is_open: true, legs: self.legs.clone(), ..MirrorReport::default() };
+        (!self.legs.is_empty()).then_some(report)
+    }
+}
+
+fn named(name: &str) -> NodeName {
+    NodeName { file: PathBuf::from("/etc/v.toml"), name: name.into() }
+}
+
+fn node(
+    depth: usize,
+    name: &str,
+    kind: &'static str,
+    whole: u8,
+    leg: Option<usize>,
+) -> OutlineNode {
+    let whole = (whole > 0).then_some([whole; 16]);
+    let (node, name) = (Some(named(name)), name.to_owned());
+    OutlineNode { depth, node, name, kind, bytes: 4096, whole, leg, ..OutlineNode::default() }
+}
+
+/// A stripe over a mirror, one leg of which has sums and which was described the other way round, and over a volume with sums.
+fn tree() -> (Vec<OutlineNode>, Vec<Fake>) {
+    let outline = vec![
+        node(0, "all", "stripe", 0, None),
+        node(1, "home", "mirror", 1, None),
+        node(2, "sums", "integrity", 2, Some(1)),
+        node(3, "a", "file", 0, None),
+        node(2, "b", "tw", 0, Some(0)),
+        node(1, "other", "integrity", 3, None),
+        node(2, "c", "file", 0, None),
+    ];
+    let leg = |standing, lacks| LegReport { standing, lacks };
+    let legs = vec![leg(LegStanding::InSync, 0), leg(LegStanding::Resyncing, 2048)];
+    let fake = |whole| Fake { whole, ..Fake::default() };
+    (outline, vec![Fake { legs, ..fake(1) }, fake(2), fake(3)])
+}
+
+fn ask(
+    works: &mut [Fake],
+    outline: &[OutlineNode],
+    name: &str,
+    action: WorkAction,
+    percent: Option<u8>,
+) -> Response {
+    let ask = WorkAsk { volume: named(name), request: WorkRequest { action, percent } };
+    perform(&ask, outline, &mut |visit| works.iter_mut().for_each(|work| visit(work)))
+}
+
+fn nodes(response: Response) -> Vec<NodeStatus> {
+    match response {
+        Response::Volume { nodes } => nodes,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_asked_is_done_to_all_that_a_volume_is_made_of_and_to_nothing_else() {
+    let (outline, mut works) = tree();
+    let paused = |works: &[Fake]| works.iter().map(|w| w.pace.is_paused).collect::<Vec<_>>();
+    ask(&mut works, &outline, "home", WorkAction::Pause, None);
+    assert_eq!(paused(&works), [true, true, false]);
+    ask(&mut works, &outline, "sums", WorkAction::Resume, Some(7));
+    assert_eq!(paused(&works), [true, false, false]);
+    assert_eq!([works[0].pace.percent, works[1].pace.percent], [50, 7]);
+    assert_eq!(works[1].told, ["try"]);
+    ask(&mut works, &outline, "all", WorkAction::Pause, None);
+    assert_eq!((paused(&works), works[1].pace.percent), (vec![true; 3], 7));
+    // That of a scrub says nothing of whether it is paused.
+    ask(&mut works, &outline, "other", WorkAction::Scrub { from: 0 }, Some(100));
+    assert_eq!((works[2].pace.is_paused, works[2].pace.percent), (true, 100));
+}
+
+#[test]
+fn a_mirror_scrubs_its_legs_and_nobody_does_it_twice() {
+    let (outline, mut works) = tree();
+    ask(&mut works, &outline, "all", WorkAction::Scrub { from: 5 }, None);
+    let told = |works: &[Fake]| works.iter().map(|work| work.told.len()).collect::<Vec<_>>();
+    assert_eq!(told(&works), [1, 0, 1]);
+    assert_eq!(works[0].told, ["scrub from 5"]);
+    ask(&mut works, &outline, "sums", WorkAction::Scrub { from: 0 }, None);
+    assert_eq!(told(&works), [1, 1, 1], "who names it wants it");
+    let nodes = nodes(ask(&mut works, &outline, "all", WorkAction::Stop, None));
+    assert!(nodes.iter().filter_map(|node| node.work.as_ref()).all(|work| !work.scrub.running));
+    for (name, action, why) in [
+        ("a", WorkAction::Pause, "does nothing for itself"),
+        ("c", WorkAction::Scrub { from: 0 }, "does nothing for itself"),
+        ("nobody", WorkAction::Status, "no volume nobody open"),
+    ] {
+        match ask(&mut works, &outline, name, action, None) {
+            Response::Refused { why: said } => assert!(said.contains(why), "{said}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The standing of a leg is that by the labels, wherever it is described.
+#[test]
+fn a_tree_is_told_with_how_all_of_it_stands() {
+    let (mut outline, mut works) = tree();
+    outline[4].state = Some("away");
+    let all = nodes(ask(&mut works, &outline, "all", WorkAction::Status, None));
+    let said: Vec<_> = all.iter().map(|node| (node.depth, node.describe())).collect();
+    let said: Vec<_> = said.iter().map(|(depth, text)| (*depth, text.as_str())).collect();
+    assert_eq!(
+        said,
+        [
+            (0, ""),
+            (1, "2 KiB left to copy at most"),
+            (2, "leg 1, resyncing, 2 KiB to copy at most"),
+            (3, ""),
+            (2, "leg 0, in sync, away"),
+            (1, ""),
+            (2, ""),
+        ]
+    );
+    works[0].pace = WorkPace { is_paused: true, percent: 20 };
+    works[0].begin_scrub(0);
+    works[0].scrub.position = 50;
+    let home = nodes(ask(&mut works, &outline, "home", WorkAction::Status, None));
+    assert_eq!((home.len(), home[0].depth, home[1].depth), (4, 0, 1));
+    assert_eq!(
+        home[0].describe(),
+        "2 KiB left to copy at most, scrub: 50 B of 100 B were read, paused, at 20 % of what users get"
+    );
+    // Asked for by itself, it is nobody's leg.
+    let sums = nodes(ask(&mut works, &outline, "sums", WorkAction::Status, None));
+    assert_eq!((sums[0].leg, &sums[0].standing), (None, &None));
+}
+
+#[test]
+fn the_words_are_fixed() {
+    let ask = WorkAsk {
+        volume: named("home"),
+        request: WorkRequest { action: WorkAction::Scrub { from: 9 }, percent: Some(3) },
+    };
+    let text = r#"{"volume":{"file":"/etc/v.toml","name":"home"},"request":{"action":{"scrub":{"from":9}},"percent":3}}"#;
+    assert_eq!(serde_json::to_string(&ask).unwrap(), text);
+    assert_eq!(serde_json::from_str::<WorkAsk>(text).unwrap(), ask);
+    for (action, word) in [
+        (WorkAction::Status, "status"),
+        (WorkAction::Stop, "stop"),
+        (WorkAction::Resync, "resync"),
+        (WorkAction::Pause, "pause"),
+        (WorkAction::Resume, "resume"),
+    ] {
+        assert_eq!(serde_json::to_string(&action).unwrap(), format!("\"{word}\""));
+    }
+}
