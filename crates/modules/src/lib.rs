@@ -158,6 +158,11 @@ impl Module {
         *self == thin::MODULE
     }
 
+    /// What of these options stands in labels, and so is the same as long as the whole is there; the rest is about how it is used.
+    pub fn kept_options(&self, options: &Options) -> Options {
+        options.without(&mirror::LEG_TIMEOUT)
+    }
+
     /// Where data starts on its parts, in bytes.
     pub fn data_start(&self) -> u64 {
         self.keeps.as_ref().map_or(LABEL_AREA_BYTES, |kept| kept.data_start)

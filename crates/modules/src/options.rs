@@ -97,6 +97,11 @@ impl Options {
         self.iter().find(|(name, _)| *name == option.name).map(|(_, value)| value)
     }
 
+    /// All but what was said of one.
+    pub fn without(&self, option: &ModuleOption) -> Self {
+        Options(self.0.iter().copied().filter(|(name, _)| *name != option.name).collect())
+    }
+
     /// All that was said, in the order of names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.0.iter().copied()
@@ -132,6 +137,9 @@ mod tests {
         assert_eq!(options.get(&CHUNK), None);
         assert!(options.set(&CHUNK, 4096) && !options.set(&CHUNK, 8192));
         assert_eq!(options.get(&CHUNK), Some(4096));
+        let other = ModuleOption { name: "a", ..CHUNK };
+        assert_eq!(options.without(&other), options);
+        assert_eq!(options.without(&CHUNK), Options::default());
     }
 
     #[test]

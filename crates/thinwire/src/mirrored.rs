@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use thinwire_modules::Options;
 use thinwire_modules::meta::{Finding, Label, Labels, SeenPart};
 use thinwire_modules::mirror::{
     DrawGeneration, FoundMirror, Generation, LEG_LABEL_TOKEN, Mirror, MirrorConfig, MirrorError,
     MirrorLeg, OpeningRefusal, find_mirror,
 };
+use thinwire_modules::{Module, Options, mirror};
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::Volume;
 
@@ -18,8 +18,20 @@ use crate::labelled::{Opening, check_leaves, read_all};
 use crate::opened::LegReturn;
 use crate::uri::VolumeSpec;
 
-/// A leg that has not answered for so long is dropped while another is in sync.
-pub const LEG_TIMEOUT: Duration = Duration::from_secs(5);
+/// A leg that has not answered for so long is dropped while another is in sync, unless its mirror is described with another time.
+const LEG_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The same, of a mirror with these options.
+fn leg_timeout(options: &Options) -> Duration {
+    options.get(&mirror::LEG_TIMEOUT).map_or(LEG_TIMEOUT, Duration::from_millis)
+}
+
+/// The longest that a mirror in it waits for a leg; zero if there is none.
+pub fn longest_leg_timeout(spec: &VolumeSpec) -> Duration {
+    let VolumeSpec::Over { module, options, children, .. } = spec else { return Duration::ZERO };
+    let own = if module.is_mirror() { leg_timeout(options) } else { Duration::ZERO };
+    children.iter().map(longest_leg_timeout).fold(own, Duration::max)
+}
 
 /// Random numbers of this machine.
 pub struct Entropy;
@@ -66,7 +78,8 @@ pub fn open_mirror(
     if volumes.is_empty() {
         return Err(Failure::absent(format!("none of its legs is there: {}", absent.join("; "))));
     }
-    let (readers, found) = read_all(host, &mut volumes, LEG_LABEL_TOKEN, by, Some(LEG_TIMEOUT))?;
+    let (readers, found) =
+        read_all(host, &mut volumes, LEG_LABEL_TOKEN, by, Some(leg_timeout(options)))?;
     let mut seen: Vec<Option<SeenPart>> = vec![None; specs.len()];
     for (&place, part) in of_place.iter().zip(found) {
         seen[place] = Some(part);
@@ -93,7 +106,7 @@ pub fn open_mirror(
         wish: by.wish,
         read_only: by.read_only,
         opened_at: seconds_now(),
-        leg_timeout: LEG_TIMEOUT,
+        leg_timeout: leg_timeout(options),
         keeper: back.map(|back| {
             let is_used = |leg: &usize| {
                 plan.current >> leg & 1 == 1 || plan.resync.iter().any(|(copied, _)| copied == leg)
@@ -140,7 +153,7 @@ fn check_description(
             whole.places.len()
         )));
     }
-    if whole.options != *options {
+    if whole.options != kept(options) {
         return Err(Failure::failed(
             "it is described with other options than the labels of its legs say: describe it as it was made",
         ));
@@ -158,6 +171,11 @@ fn check_description(
         )));
     }
     Ok(())
+}
+
+/// What its labels say of these.
+fn kept(options: &Options) -> Options {
+    Module::find("mirror").map_or_else(|| options.clone(), |module| module.kept_options(options))
 }
 
 /// As users call a leg.
@@ -204,4 +222,45 @@ pub fn refused(
         _ => {}
     }
     Failure::failed(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+
+    #[test]
+    fn a_mirror_waits_as_long_as_it_is_described_and_its_labels_know_nothing_of_that() {
+        let dir = TempDir::new("leg-timeout");
+        let file = dir.path().join("m.toml");
+        let mirror = |name: &str, said: &str| {
+            format!(
+                "[[volume]]\nname = \"{name}\"\nkind = \"mirror\"\n{said}\nchildren = [\"/{name}1\", \"/{name}2\"]\n"
+            )
+        };
+        let both = "[[volume]]\nname = \"both\"\nkind = \"linear\"\nchildren = [\"quick\", \"slow\", \"plain\"]\n";
+        let text = mirror("quick", "leg_timeout_ms = 200")
+            + &mirror("slow", "leg_timeout_ms = 20000")
+            + &mirror("plain", "")
+            + both;
+        std::fs::write(&file, text).unwrap();
+        let spec =
+            |name: &str| -> VolumeSpec { format!("{}#{name}", file.display()).parse().unwrap() };
+        let timeout = |name: &str| match spec(name) {
+            VolumeSpec::Over { options, .. } => {
+                assert_eq!(kept(&options), Options::default());
+                leg_timeout(&options).as_millis()
+            }
+            other => panic!("{other}"),
+        };
+        assert_eq!([timeout("quick"), timeout("slow"), timeout("plain")], [200, 20_000, 5000]);
+        assert_eq!(longest_leg_timeout(&spec("both")).as_secs(), 20);
+        assert_eq!(longest_leg_timeout(&spec("quick")).as_millis(), 200);
+        for wrong in ["99", "60001", "\"soon\""] {
+            let text = mirror("quick", &format!("leg_timeout_ms = {wrong}"));
+            std::fs::write(&file, text).unwrap();
+            let refused = format!("{}#quick", file.display()).parse::<VolumeSpec>().unwrap_err();
+            assert!(refused.to_string().contains("leg_timeout_ms"), "{refused}");
+        }
+    }
 }

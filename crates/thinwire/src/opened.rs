@@ -30,7 +30,7 @@ use self::tree::Leaf;
 use crate::attachment::shown::Shown;
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
-use crate::mirrored::LEG_TIMEOUT;
+use crate::mirrored::longest_leg_timeout;
 use crate::network::is_readable;
 use crate::open::{Ending, OnRecord, OpenVolume, Unheard, VolumeHealth, VolumeOptions, Wait};
 use crate::signals::Signals;
@@ -42,8 +42,8 @@ pub use self::pools::Pools;
 pub use self::returning::LegReturn;
 pub use self::tree::{TellOutline, Tree};
 
-/// So long a volume may take to bring in order what it keeps for itself; without it, it opens as after a crash.
-const WIND_UP_PATIENCE: Duration = LEG_TIMEOUT.saturating_add(Duration::from_secs(5));
+/// So long a volume may take to bring in order what it keeps for itself, once no mirror waits for a leg any more; without it, it opens as after a crash.
+const WIND_UP_PATIENCE: Duration = Duration::from_secs(5);
 /// How often is looked whether it is, where nobody tells.
 const WIND_UP_GLANCE: Duration = Duration::from_millis(5);
 
@@ -62,11 +62,16 @@ pub fn open_on(
         let watched = host.shard_mut().add_volume(fd, None::<PartId<Initiator>>);
         watched.map_err(|e| Failure::failed(format!("cannot use epoll: {e}")))?;
     }
-    Ok(over(host, tree, options))
+    Ok(over(host, tree, options, longest_leg_timeout(spec)))
 }
 
 /// Puts on top what users need.
-fn over(host: &Host, tree: Tree, options: &VolumeOptions) -> Box<dyn OpenVolume> {
+fn over(
+    host: &Host,
+    tree: Tree,
+    options: &VolumeOptions,
+    leg_timeout: Duration,
+) -> Box<dyn OpenVolume> {
     let fds = tree.fds();
     let Tree { volume, bottom, ports, .. } = tree;
     let top = Top::new(volume, options.read_only);
@@ -81,6 +86,7 @@ fn over(host: &Host, tree: Tree, options: &VolumeOptions) -> Box<dyn OpenVolume>
         ports,
         shown: None,
         hurry: options.hurry.clone(),
+        wind_up_patience: leg_timeout + WIND_UP_PATIENCE,
     };
     match options.any_byte {
         true => {
@@ -117,6 +123,8 @@ struct Below {
     shown: Option<PartId<FacePart>>,
     /// Readable when letting go in order is to be given up.
     hurry: Option<Arc<OwnedFd>>,
+    /// See [`WIND_UP_PATIENCE`].
+    wind_up_patience: Duration,
 }
 
 impl Below {
@@ -149,7 +157,7 @@ impl<V> Opened<V> {
 
     /// Waits a while until what the volume keeps for itself is in order.
     fn wind_up(&mut self) -> Outcome {
-        let until = Instant::now() + WIND_UP_PATIENCE;
+        let until = Instant::now() + self.below.wind_up_patience;
         self.top().wind_up();
         let mut done = Vec::new();
         while !self.top().is_wound_up() && Instant::now() < until {

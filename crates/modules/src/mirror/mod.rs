@@ -71,7 +71,7 @@ pub use keeper::LegKeeper;
 pub use legs::MirrorLeg;
 pub use opening::MirrorError;
 pub(crate) use row::MODULE;
-pub use row::{BITMAP_OFFSET, MIRROR_DATA_START};
+pub use row::{BITMAP_OFFSET, LEG_TIMEOUT, MIRROR_DATA_START};
 pub use state::{Generation, LeftAt, LegState, MirrorState, NO_GENERATION, StateFault};
 
 /// Most legs that a mirror has.

@@ -51,7 +51,7 @@ impl Failing {
         for fd in tree.fds() {
             host.shard_mut().add_volume(fd, None::<PartId<Initiator>>).unwrap();
         }
-        Failing { open: over(&host, tree, &options), dir }
+        Failing { open: over(&host, tree, &options, Duration::from_secs(5)), dir }
     }
 
     fn write(&mut self, offset: u64) -> bool {
@@ -116,7 +116,7 @@ fn a_loss_that_no_flush_has_told_of_fails_the_end_and_stays_on_record() {
 /// Three images as one volume that is in a hurry to end. Those that `hang` answer flushes once so many were asked for.
 fn hanging(dir: &TempDir, hang: [bool; 3], wanted: usize) -> (Box<dyn OpenVolume>, Vec<PathBuf>) {
     let (host, options, tree, paths) = hanging_tree(dir, hang, wanted);
-    (over(&host, tree, &options), paths)
+    (over(&host, tree, &options, Duration::from_secs(5)), paths)
 }
 
 /// The same, before it is open.
@@ -269,7 +269,7 @@ fn a_volume_that_is_timed_is_told_the_time_by_whoever_waits_for_it() {
     for fd in tree.fds() {
         host.shard_mut().add_volume(fd, None::<PartId<Initiator>>).unwrap();
     }
-    let mut open = over(&host, tree, &options);
+    let mut open = over(&host, tree, &options, Duration::from_secs(5));
     let began = Instant::now();
     let io = Io::new(1, Op::Read, 1 << 16, 4096);
     let done = crate::bench::one_io(&mut *open, io, &mut Vec::new()).unwrap();

@@ -167,6 +167,7 @@ fn label_all(
     let new = new_parts(volume, parts, &seen)?;
     let bytes = whole_bytes(volume, parts, &new)?;
     let Described { name, module, options, spec, .. } = *volume;
+    let options = &module.kept_options(options);
     let whole = NewWhole { name, uuid: new_uuid(), module, options, bytes };
     let mut made = label_parts(&whole, &new).map_err(|e| Failure::failed(e.to_string()))?;
     if let Some(key) = volume.key {
