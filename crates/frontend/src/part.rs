@@ -186,7 +186,9 @@ impl FacePart {
             VolumeEvent::Leg { leg, standing } => {
                 let gravity = match standing {
                     LegStanding::InSync | LegStanding::Resyncing => Gravity::News,
-                    LegStanding::Behind | LegStanding::Failed => Gravity::Warning,
+                    LegStanding::Behind | LegStanding::Failed | LegStanding::Removed => {
+                        Gravity::Warning
+                    }
                 };
                 Some((gravity, format!("leg {leg} of a mirror {}", standing.news())))
             }

@@ -48,8 +48,8 @@ pub fn seconds_now() -> u64 {
 }
 
 /// The mirror whose legs these are, in any order, which `specs` call by name; an error stands for one that could not be opened. What
-/// is submitted waits until it has read what its legs lack, and, to be written, has that on record. What was away comes `back`. Of each leg it
-/// is told in which place of `specs` it was found.
+/// is submitted waits until it has read what its legs lack, and, to be written, has that on record. What was away comes `back`. With it comes which leg
+/// stands in which place of `specs`.
 ///
 /// # Errors
 /// No mirror can be made of those that are there, or it may not be served without those that are missing.
@@ -60,7 +60,7 @@ pub fn open_mirror(
     children: Vec<Outcome<Box<dyn Volume>>>,
     by: &Opening<'_>,
     back: Option<LegReturn>,
-) -> Outcome<(Box<dyn Volume>, Vec<Option<usize>>)> {
+) -> Outcome<(Box<dyn Volume>, Vec<(usize, usize)>)> {
     check_leaves(specs, !by.read_only)?;
     let (mut volumes, mut of_place) = (Vec::new(), Vec::new());
     let mut absent: Vec<String> = Vec::new();
@@ -98,7 +98,11 @@ pub fn open_mirror(
         let place = (*place)?;
         let (volume, labels) = places[place].take()?;
         let label = label_of(seen[place].take()?)?;
-        Some(MirrorLeg { volume, labels, label })
+        Some((volume, labels, label))
+    });
+    let legs = legs.enumerate().map(|(leg, at)| {
+        let (volume, labels, label) = at?;
+        Some(MirrorLeg { volume, labels, label: whole.label(leg, label) })
     });
     let config = MirrorConfig {
         generations: Box::new(Entropy),
@@ -125,11 +129,11 @@ pub fn open_mirror(
         error @ MirrorError::Count { .. } => Failure::failed(error.to_string()),
     })?;
     let is_whole = plan.current.count_ones() as usize == whole.places.len();
-    if !is_whole && by.wish.without.is_none() {
+    if !is_whole && by.wish.change.is_none() {
         let missing = if missing.is_empty() { missing } else { format!("; {missing}") };
         tracing::warn!("mirror {:?}: {}{missing}", whole.name, standings(&whole, specs));
     }
-    Ok((Box::new(mirror), whole.places))
+    Ok((Box::new(mirror), places_of_all(&whole, specs.len())))
 }
 
 fn label_of(part: SeenPart) -> Option<Label> {
@@ -146,11 +150,12 @@ fn check_description(
     specs: &[VolumeSpec],
     in_order: bool,
 ) -> Outcome {
-    if whole.places.len() != specs.len() {
+    let legs = whole.described();
+    if legs.len() != specs.len() {
         return Err(Failure::failed(format!(
-            "it is described with {} legs, and has {} by their labels: name all of them, also those that are missing",
+            "it is described with {} legs, and has {} by their labels: name all of them, also those that are missing, and none that was removed",
             specs.len(),
-            whole.places.len()
+            legs.len()
         )));
     }
     if whole.options != kept(options) {
@@ -158,12 +163,11 @@ fn check_description(
             "it is described with other options than the labels of its legs say: describe it as it was made",
         ));
     }
-    let is_elsewhere = |(leg, place): (usize, &Option<usize>)| place.is_some_and(|at| at != leg);
-    if in_order && whole.places.iter().enumerate().any(is_elsewhere) {
-        // Those that are in no place keep the order in which they are described.
-        let mut others = (0..specs.len()).filter(|place| !whole.places.contains(&Some(*place)));
-        let places = whole.places.iter().filter_map(|place| place.or_else(|| others.next()));
-        let legs: Vec<_> = places.map(|place| specs[place].to_string()).collect();
+    let is_elsewhere =
+        |(nth, leg): (usize, &usize)| whole.places[*leg].is_some_and(|place| place != nth);
+    if in_order && legs.iter().enumerate().any(is_elsewhere) {
+        let places = places_of_all(whole, specs.len());
+        let legs: Vec<_> = places.iter().map(|(_, place)| specs[*place].to_string()).collect();
         return Err(Failure::failed(format!(
             "who is served remembers its legs by their order, and that is another than in their labels: describe it as children = \
              [{}]",
@@ -171,6 +175,13 @@ fn check_description(
         )));
     }
     Ok(())
+}
+
+/// In which place each leg is described that was not removed. Those that were found nowhere keep the order in which they are.
+fn places_of_all(whole: &FoundMirror, count: usize) -> Vec<(usize, usize)> {
+    let mut others = (0..count).filter(|place| !whole.places.contains(&Some(*place)));
+    let legs = whole.described().into_iter();
+    legs.filter_map(|leg| Some((leg, whole.places[leg].or_else(|| others.next())?))).collect()
 }
 
 /// What its labels say of these.
@@ -256,9 +267,10 @@ mod tests {
         assert_eq!([timeout("quick"), timeout("slow"), timeout("plain")], [200, 20_000, 5000]);
         assert_eq!(longest_leg_timeout(&spec("both")).as_secs(), 20);
         assert_eq!(longest_leg_timeout(&spec("quick")).as_millis(), 200);
-        for wrong in ["99", "60001", "\"soon\""] {
-            let text = mirror("quick", &format!("leg_timeout_ms = {wrong}"));
-            std::fs::write(&file, text).unwrap();
+        for (nth, wrong) in ["99", "60001", "\"soon\""].iter().enumerate() {
+            // What was read once is not read again.
+            let file = dir.path().join(format!("wrong{nth}.toml"));
+            std::fs::write(&file, mirror("quick", &format!("leg_timeout_ms = {wrong}"))).unwrap();
             let refused = format!("{}#quick", file.display()).parse::<VolumeSpec>().unwrap_err();
             assert!(refused.to_string().contains("leg_timeout_ms"), "{refused}");
         }

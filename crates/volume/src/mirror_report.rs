@@ -37,6 +37,8 @@ pub enum LegStanding {
     Behind,
     /// It has other content than it had: it is not used.
     Failed,
+    /// It is no leg any more.
+    Removed,
 }
 
 impl LegStanding {
@@ -47,6 +49,7 @@ impl LegStanding {
             LegStanding::Resyncing => "resyncing",
             LegStanding::Behind => "behind",
             LegStanding::Failed => "failed",
+            LegStanding::Removed => "removed",
         }
     }
 
@@ -59,6 +62,7 @@ impl LegStanding {
                 "is behind: it does not answer, or fails; it gets what it lacks when it is back, or the mirror is opened again"
             }
             LegStanding::Failed => "has other content than it had: it is not used",
+            LegStanding::Removed => "was removed: it is no leg any more",
         }
     }
 }

@@ -285,11 +285,15 @@ fn difference(one: &Label, other: &Label) -> Option<&'static str> {
     differs.into_iter().find(|(_, differs)| *differs).map(|(field, _)| field)
 }
 
-/// Where a part keeps what it is of, its size is its own matter: one may be replaced by one of another size.
+/// Of a mirror its size is a part's own matter: one may be replaced by one of another size. And some may know of more parts than others: one that was added
+/// while they were away.
 fn are_parts_alike(one: &Label, other: &Label) -> bool {
     let uuids = |label: &Label| label.parts.iter().map(|part| part.uuid).collect::<Vec<_>>();
     match one.module.is_mirror() {
-        true => uuids(one) == uuids(other),
+        true => {
+            let (one, other) = (uuids(one), uuids(other));
+            one.starts_with(&other) || other.starts_with(&one)
+        }
         false => one.parts == other.parts,
     }
 }

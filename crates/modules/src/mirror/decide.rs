@@ -6,7 +6,9 @@ mod tests;
 
 use std::fmt;
 
+use super::LEGS_MAX;
 use super::state::{Generation, LeftAt, LegState, MirrorState, NO_GENERATION};
+use crate::meta::LabelPart;
 
 /// How much of a leg is to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +42,20 @@ pub struct OpeningWish {
     /// This leg is the truth, where legs were served apart, or none has all data: all others are copied from it. Default: none, and
     /// refused where nothing needs it.
     pub from: Option<usize>,
-    /// This leg is given up for good, whether it is there or not: another part comes in its place, and gets all data.
-    /// Default: none.
-    pub without: Option<usize>,
+    /// Which legs there are changes from now on. Default: it does not.
+    pub change: Option<LegChange>,
+}
+
+/// In what the legs of a mirror change. That holds with the generation that the opening draws.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LegChange {
+    /// This leg is given up for good, whether it is there or not: another part comes in its place, and gets all data. Also where one
+    /// was removed.
+    GiveUp(usize),
+    /// This one is given up for good, and nothing comes in its place.
+    Remove(usize),
+    /// There is one more, behind all others: it has nothing yet, and is known by nothing. Its size is told by its own label.
+    Add(LabelPart),
 }
 
 /// Why a mirror is not opened. Legs are counted from 0.
@@ -81,6 +94,8 @@ pub enum OpeningRefusal {
         /// Those that have, as bits.
         current: u8,
     },
+    /// There is no room for one more leg.
+    Full,
     /// Legs are missing that may have more than those that are there.
     Missing {
         /// Which, as bits.
@@ -98,8 +113,8 @@ pub fn decide(
 ) -> Result<OpeningPlan, OpeningRefusal> {
     let by_labels = compare(seen, wish.degraded);
     let Some(leg) = wish.from else {
-        return match wish.without {
-            Some(leg) => by_labels.and_then(|plan| give_up(plan, leg)),
+        return match wish.change {
+            Some(change) => by_labels.and_then(|plan| apply(plan, change)),
             None => by_labels,
         };
     };
@@ -114,12 +129,27 @@ pub fn decide(
     }
 }
 
-/// As somebody has decided: this leg is none any more, and known by nothing.
-fn give_up(mut plan: OpeningPlan, leg: usize) -> Result<OpeningPlan, OpeningRefusal> {
-    let Some(stands) = plan.state.legs.get_mut(leg) else {
-        return Err(OpeningRefusal::Absent { leg });
+/// As somebody has decided: which legs there are is another.
+fn apply(mut plan: OpeningPlan, change: LegChange) -> Result<OpeningPlan, OpeningRefusal> {
+    let nothing = LegState::Behind { at: NO_GENERATION.into() };
+    let (leg, stands) = match change {
+        LegChange::Add(_) if plan.state.legs.len() == LEGS_MAX => return Err(OpeningRefusal::Full),
+        LegChange::Add(_) => {
+            plan.state.legs.push(nothing);
+            return Ok(plan);
+        }
+        LegChange::GiveUp(leg) => (leg, nothing),
+        // What is there then is known to be old, however long that is ago.
+        LegChange::Remove(leg) => {
+            let was = plan.state.legs.get(leg).and_then(|stands| stands.left_at());
+            let (last, or) = (plan.recorded.generation, NO_GENERATION);
+            (leg, LegState::Removed { at: was.unwrap_or(LeftAt { last, or }) })
+        }
     };
-    *stands = LegState::Behind { at: NO_GENERATION.into() };
+    match plan.state.legs.get_mut(leg) {
+        Some(was) => *was = stands,
+        None => return Err(OpeningRefusal::Absent { leg }),
+    }
     plan.current &= !(1 << leg);
     plan.resync.retain(|(resynced, _)| *resynced != leg);
     match plan.current {
@@ -140,7 +170,7 @@ fn take(
     for (other, says) in seen.iter().enumerate().filter(|(other, _)| *other != leg) {
         let stands = &mut state.legs[other];
         match (says, *stands) {
-            (_, LegState::Failed { .. }) => {}
+            (_, LegState::Failed { .. } | LegState::Removed { .. }) => {}
             (Some(says), _) => {
                 // It is older from now on, and is copied whole, by whatever it is known.
                 *stands = LegState::Behind { at: NO_GENERATION.into() };
@@ -204,7 +234,7 @@ fn compare(seen: &[Option<MirrorState>], degraded: bool) -> Result<OpeningPlan, 
                 state.legs[leg] = LegState::Behind { at: LeftAt { last, or } };
             }
             None => {}
-            Some(_) if matches!(recorded, LegState::Failed { .. }) => {}
+            Some(_) if matches!(recorded, LegState::Failed { .. } | LegState::Removed { .. }) => {}
             Some(own) if is_current(record, leg, own) => current |= 1 << leg,
             Some(own) => {
                 let extent = extent(record, leg, own);
@@ -247,7 +277,7 @@ fn split_brain(one: (usize, &MirrorState), other: (usize, &MirrorState)) -> Open
 }
 
 /// Whether it was there before: in the history, or as where that leg was left, which is kept however long it is away.
-fn knows_as_older(state: &MirrorState, leg: usize, generation: Generation) -> bool {
+pub(super) fn knows_as_older(state: &MirrorState, leg: usize, generation: Generation) -> bool {
     let is_where_it_was_left = state.legs[leg].left_at().is_some_and(|at| at.is(generation));
     state.generation != generation && (is_where_it_was_left || state.history.contains(&generation))
 }
@@ -270,7 +300,7 @@ fn is_on_record(record: &MirrorState, leg: usize, own: &MirrorState) -> bool {
 
 fn extent(record: &MirrorState, leg: usize, own: &MirrorState) -> ResyncExtent {
     let is_known = match record.legs[leg] {
-        LegState::Failed { .. } => false,
+        LegState::Failed { .. } | LegState::Removed { .. } => false,
         // If it is in sync by that, its resync has ended, and its own label was not written any more.
         LegState::InSync => {
             matches!(own.legs[leg], LegState::Resyncing { .. }) && own.next == record.generation
@@ -355,6 +385,10 @@ impl fmt::Display for OpeningRefusal {
                 f,
                 "legs that have all data are known ({}, counted from 0): open it without saying from which to resync",
                 list(current)
+            ),
+            OpeningRefusal::Full => write!(
+                f,
+                "a mirror has {LEGS_MAX} legs at most, those that were removed among them: replace one"
             ),
             OpeningRefusal::Missing { legs } => write!(
                 f,

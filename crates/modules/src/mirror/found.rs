@@ -1,9 +1,9 @@
 //! [`find_mirror`]: which mirror the labels of volumes make, and which of its legs are there. Pure: whoever calls has read them.
 
 use crate::Options;
-use crate::meta::{AssemblyError, Finding, Label, SeenPart, check_one_whole};
+use crate::meta::{AssemblyError, Finding, Label, LabelPart, SeenPart, check_one_whole};
 
-use super::decide::{OpeningPlan, OpeningRefusal, OpeningWish, decide};
+use super::decide::{OpeningPlan, OpeningRefusal, OpeningWish, decide, knows_as_older};
 use super::state::{LegState, MirrorState};
 
 /// A mirror of which legs were found.
@@ -17,6 +17,8 @@ pub struct FoundMirror {
     pub uuid: [u8; 16],
     /// Its bytes.
     pub bytes: u64,
+    /// What the labels say of its parts, in the order of the legs. Of each only its own label says its size.
+    pub parts: Vec<LabelPart>,
     /// For each leg, in which of the places that were looked at it is, counted from 0; `None` if it is in none.
     pub places: Vec<Option<usize>>,
     /// What each of those says of the mirror.
@@ -60,29 +62,101 @@ pub fn find_mirror(seen: &[Option<SeenPart>]) -> Result<FoundMirror, AssemblyErr
     let Some(&(_, one)) = labels.first() else {
         return Err(refused.unwrap_or(AssemblyError::Nothing));
     };
-    let mut places = vec![None; one.parts.len()];
-    let mut states = vec![None; one.parts.len()];
+    check_lists(&labels)?;
+    let mut found = Vec::new();
     for &(place, label) in &labels {
         match MirrorState::decode(&label.state) {
-            Ok(state) => {
-                places[usize::from(label.role)] = Some(place);
-                states[usize::from(label.role)] = Some(state);
+            Ok(state) if state.legs.len() == label.parts.len() => found.push((place, label, state)),
+            Ok(_) => {
+                passed_over.push((place, "says of another number of legs than of parts".into()))
             }
             Err(fault) => passed_over.push((place, format!("says of the mirror {fault}"))),
         }
+    }
+    let count = count_of(&found).unwrap_or(one.parts.len());
+    let of_all = |(_, label): &&(usize, &Label)| label.parts.len() >= count;
+    let parts =
+        labels.iter().find(of_all).map_or(&one.parts[..], |(_, label)| &label.parts[..count]);
+    let (mut places, mut states) = (vec![None; parts.len()], vec![None; parts.len()]);
+    for (place, label, state) in found {
+        let role = usize::from(label.role);
+        if role >= parts.len() {
+            let why = "was added as a leg, and the newest label knows nothing of that";
+            passed_over.push((place, why.into()));
+            continue;
+        }
+        (places[role], states[role]) = (Some(place), Some(state.of_legs(parts.len())));
     }
     Ok(FoundMirror {
         options: one.options.clone(),
         name: one.name.clone(),
         uuid: one.whole,
         bytes: one.whole_bytes,
+        parts: parts.to_vec(),
         places,
         states,
         passed_over,
     })
 }
 
+/// Where some know of more legs than others, those are the first of what the others know.
+fn check_lists(labels: &[(usize, &Label)]) -> Result<(), AssemblyError> {
+    let Some(&(longest, all)) = labels.iter().max_by_key(|(_, label)| label.parts.len()) else {
+        return Ok(());
+    };
+    let is_other = |(_, label): &&(usize, &Label)| {
+        label.parts.iter().zip(&all.parts).any(|(one, other)| one.uuid != other.uuid)
+    };
+    match labels.iter().find(is_other) {
+        None => Ok(()),
+        Some(&(place, _)) => {
+            let places = [place.min(longest), place.max(longest)];
+            Err(AssemblyError::Differ { places, field: "the list of parts" })
+        }
+    }
+}
+
+/// How many legs there are by the newest of these; most of what any says where that is not known.
+fn count_of(found: &[(usize, &Label, MirrorState)]) -> Option<usize> {
+    let role = |label: &Label| usize::from(label.role);
+    let in_sync =
+        || found.iter().filter(|(_, label, state)| state.legs[role(label)] == LegState::InSync);
+    let is_older = |label: &Label, state: &MirrorState| {
+        in_sync().any(|(_, _, other)| {
+            // What knows nothing of that leg can know its generation all the same.
+            let other = other.clone().of_legs(other.legs.len().max(role(label) + 1));
+            knows_as_older(&other, role(label), state.generation)
+        })
+    };
+    let newest = in_sync().filter(|(_, label, state)| !is_older(label, state));
+    let mut counts = newest.map(|(_, _, state)| state.legs.len());
+    let first = counts.next();
+    match first {
+        Some(count) if counts.all(|other| other == count) => Some(count),
+        _ => found.iter().map(|(_, _, state)| state.legs.len()).max(),
+    }
+}
+
 impl FoundMirror {
+    /// The label of a leg that is there, as the newest one has the list of all legs.
+    pub fn label(&self, leg: usize, mut label: Label) -> Label {
+        let own = label.part();
+        label.parts.clone_from(&self.parts);
+        label.parts[leg].bytes = own.bytes;
+        if let Some(state) = &self.states[leg] {
+            label.state = state.encode();
+        }
+        label
+    }
+
+    /// Legs that were not removed, which are those that are described.
+    pub fn described(&self) -> Vec<usize> {
+        let wish = OpeningWish { degraded: true, ..OpeningWish::default() };
+        let recorded = self.plan(wish).map(|plan| plan.recorded.legs).unwrap_or_default();
+        let is_removed = |leg: usize| matches!(recorded.get(leg), Some(LegState::Removed { .. }));
+        (0..self.places.len()).filter(|leg| !is_removed(*leg)).collect()
+    }
+
     /// As what it can be opened.
     ///
     /// # Errors
@@ -93,7 +167,7 @@ impl FoundMirror {
 
     /// How a leg stands, in a word, by what the newest label that is there says.
     pub fn standing(&self, leg: usize) -> &'static str {
-        let plan = self.plan(OpeningWish { degraded: true, from: None, without: None });
+        let plan = self.plan(OpeningWish { degraded: true, ..OpeningWish::default() });
         let is_there = self.places[leg].is_some();
         match plan {
             Err(_) if is_there => "there",
@@ -101,6 +175,7 @@ impl FoundMirror {
             Ok(plan) if plan.current >> leg & 1 == 1 => "in sync",
             Ok(plan) => match (plan.recorded.legs.get(leg), is_there) {
                 (Some(LegState::Failed { .. }), _) => "failed",
+                (Some(LegState::Removed { .. }), _) => "removed",
                 (Some(LegState::InSync), false) => "missing",
                 (_, false) => "behind, missing",
                 (_, true) => "behind",

@@ -45,7 +45,9 @@ impl Mirror {
         if self.phase == Phase::Serving && self.closing == Closing::No && !self.config.read_only {
             for leg in 0..self.legs.len() {
                 // One with other content is not what was lost (rule 16).
-                let may_return = !matches!(self.state.legs[leg], LegState::Failed { .. });
+                let stands = self.state.legs[leg];
+                let is_over = matches!(stands, LegState::Failed { .. } | LegState::Removed { .. });
+                let may_return = !is_over;
                 if may_return
                     && self.is_given_up(leg)
                     && keeper.keeps(leg)

@@ -59,13 +59,14 @@ use self::opening::Phase;
 use self::record::Record;
 use self::resync::{Copy, Resync};
 use self::scrub::{Look, Scrubbing};
+use crate::meta::LabelPart;
 use crate::pace::Pace;
 use crate::write_intent::regions::{Regions, bits};
 use crate::write_intent::{bitmap, regions};
 
 pub use bitmap::{BITMAP_BYTES, region_shift};
 pub use canary::MirrorCanary;
-pub use decide::{OpeningPlan, OpeningRefusal, OpeningWish, ResyncExtent, decide};
+pub use decide::{LegChange, OpeningPlan, OpeningRefusal, OpeningWish, ResyncExtent, decide};
 pub use found::{FoundMirror, find_mirror};
 pub use keeper::LegKeeper;
 pub use legs::MirrorLeg;
@@ -198,6 +199,8 @@ pub struct Mirror {
     identity: Identity,
     whole: [u8; 16],
     legs: Vec<Option<Leg>>,
+    /// What their labels say of all parts, in the order of the legs.
+    parts: Vec<LabelPart>,
     /// How the legs stand, as it is to be on record; and as it is, or is being written, in the labels of all legs in sync.
     state: MirrorState,
     recorded: MirrorState,

@@ -6,7 +6,7 @@ use std::fmt;
 use super::bitmap::{BLOCK_BYTES, BlockImage, BlockName, REGIONS_EACH, decode, region_shift};
 use super::serve::lowest;
 use super::*;
-use crate::meta::{Label, Labels};
+use crate::meta::{Label, LabelPart, Labels};
 use crate::{Child, IdentityHash, ModuleError, common_geometry};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +109,13 @@ impl Mirror {
             // Who remembers some of it is not to take this for that (rule 23).
             plan.state.incarnation = config.generations.draw();
         }
+        let mut parts = match legs.iter().flatten().next() {
+            Some(leg) => leg.label.parts.clone(),
+            None => Vec::new(),
+        };
+        if let Some(LegChange::Add(part)) = config.wish.change {
+            parts.push(part);
+        }
         let (mut volumes, mut rest) = (Vec::new(), Vec::new());
         for (leg, at) in legs.into_iter().enumerate() {
             let is_used = plan.current >> leg & 1 == 1
@@ -128,7 +135,9 @@ impl Mirror {
         for (at, own) in rest.into_iter().zip(seen) {
             legs.push(at.zip(own).zip_with_next(&mut volumes));
         }
-        let mut mirror = Mirror::over(legs, geometry, plan.state, plan.current, config)?;
+        // One that is added is not there yet.
+        legs.resize_with(plan.state.legs.len(), || None);
+        let mut mirror = Mirror::over((legs, parts), geometry, plan.state, plan.current, config)?;
         mirror.recorded = plan.recorded;
         mirror.record.is_off = mirror.config.read_only;
         let resync = if mirror.config.read_only { Vec::new() } else { plan.resync };
@@ -141,7 +150,7 @@ impl Mirror {
     }
 
     fn over(
-        legs: Vec<Option<Leg>>,
+        (legs, parts): (Vec<Option<Leg>>, Vec<LabelPart>),
         geometry: Geometry,
         state: MirrorState,
         current: u8,
@@ -185,6 +194,7 @@ impl Mirror {
             identity: Identity { identity, incarnation },
             whole,
             legs,
+            parts,
             recorded: state.clone(),
             state,
             in_sync: current,
@@ -361,7 +371,7 @@ impl Mirror {
     ///
     /// # Errors
     /// It does not fit, one is there, or it may not be used: it has other content, or was served apart.
-    pub fn return_leg(&mut self, leg: usize, at: MirrorLeg) -> Result<(), MirrorError> {
+    pub fn return_leg(&mut self, leg: usize, mut at: MirrorLeg) -> Result<(), MirrorError> {
         let unfit = |why: &str| Err(MirrorError::Unfit(ModuleError::of_child(NAME, leg, why)));
         if self.legs.get(leg).is_none_or(Option::is_some) {
             return unfit("is there already, or no leg");
@@ -369,7 +379,11 @@ impl Mirror {
         if self.config.read_only {
             return unfit("is not copied to: the mirror is open for reading");
         }
-        let own = state_of(leg, &at)?;
+        if self.parts[leg].uuid != at.label.part().uuid {
+            return unfit("is another part than that leg");
+        }
+        let own = state_of(leg, &at)?.of_legs(self.parts.len());
+        at.label.state = own.encode();
         check_writable(leg, &at)?;
         let (label, geometry) = (&at.label, at.volume.geometry());
         // It can do what has been promised; a discard writes zeroes.

@@ -213,6 +213,11 @@ impl Mirror {
         if state.generation != at.own.generation {
             at.or = state.generation;
         }
+        // As many parts as it says of legs: one is added with the generation, and not with what announces that.
+        let own = at.label.part();
+        at.label.parts.clear();
+        at.label.parts.extend(&self.parts[..state.legs.len()]);
+        at.label.parts[leg] = own;
         at.label.state = state.encode();
         match at.labels.write(&at.label, &mut *at.volume) {
             Ok(()) => {

@@ -24,6 +24,7 @@ impl Mirror {
             LegState::Resyncing { .. } if self.active >> leg & 1 == 1 => LegStanding::Resyncing,
             LegState::Behind { .. } | LegState::Resyncing { .. } => LegStanding::Behind,
             LegState::Failed { .. } => LegStanding::Failed,
+            LegState::Removed { .. } => LegStanding::Removed,
         }
     }
 

@@ -67,6 +67,11 @@ pub enum LegState {
         /// Of its label.
         at: LeftAt,
     },
+    /// It is no leg any more, for good: nothing there counts, and its place may be another's.
+    Removed {
+        /// Of its label.
+        at: LeftAt,
+    },
 }
 
 impl LegState {
@@ -74,9 +79,10 @@ impl LegState {
     pub fn left_at(self) -> Option<LeftAt> {
         match self {
             LegState::InSync => None,
-            LegState::Behind { at } | LegState::Resyncing { at } | LegState::Failed { at } => {
-                Some(at)
-            }
+            LegState::Behind { at }
+            | LegState::Resyncing { at }
+            | LegState::Failed { at }
+            | LegState::Removed { at } => Some(at),
         }
     }
 
@@ -86,6 +92,7 @@ impl LegState {
             LegState::Behind { .. } => 2,
             LegState::Resyncing { .. } => 3,
             LegState::Failed { .. } => 4,
+            LegState::Removed { .. } => 5,
         }
     }
 
@@ -95,6 +102,7 @@ impl LegState {
             2 => Some(LegState::Behind { at }),
             3 => Some(LegState::Resyncing { at }),
             4 => Some(LegState::Failed { at }),
+            5 => Some(LegState::Removed { at }),
             _ => None,
         }
     }
@@ -171,6 +179,12 @@ impl MirrorState {
             self.history.insert(0, generation);
             self.history.truncate(HISTORY_MAX);
         }
+    }
+
+    /// It, of so many legs: those that it does not know are known by nothing.
+    pub fn of_legs(mut self, count: usize) -> Self {
+        self.legs.resize(count, LegState::Behind { at: NO_GENERATION.into() });
+        self
     }
 
     /// Whether legs that say so of one generation say the same, whatever is about to come.
@@ -267,6 +281,7 @@ mod tests {
             LegState::Behind { at },
             LegState::Resyncing { at: [0; 16].into() },
             LegState::Failed { at },
+            LegState::Removed { at },
         ];
         let history = vec![[2; 16], [3; 16]];
         let (generation, next, incarnation) = ([1; 16], [4; 16], [5; 16]);
@@ -304,13 +319,13 @@ mod tests {
     #[test]
     fn the_bytes_are_those_of_the_document() {
         let bytes = sample().encode();
-        assert_eq!(bytes.len(), 576 + 4 * 40);
-        assert_eq!(bytes[..8], [1, 4, 21, 9, 0, 0, 0, 0]);
+        assert_eq!(bytes.len(), 576 + 5 * 40);
+        assert_eq!(bytes[..8], [1, 5, 21, 9, 0, 0, 0, 0]);
         assert_eq!((&bytes[8..24], &bytes[24..40]), (&[1; 16][..], &[4; 16][..]));
         assert_eq!((&bytes[40..56], &bytes[56..64]), (&[5; 16][..], &[6, 7, 0, 0, 0, 0, 0, 0][..]));
         assert_eq!((&bytes[64..80], &bytes[80..96]), (&[2; 16][..], &[3; 16][..]));
         assert_eq!(bytes[96..576], [0; 480]);
-        for (leg, number) in [(0, 1), (1, 2), (2, 3), (3, 4)] {
+        for (leg, number) in [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)] {
             assert_eq!(bytes[576 + leg * 40..][..8], [number, 0, 0, 0, 0, 0, 0, 0]);
         }
         assert_eq!(

@@ -479,7 +479,7 @@ impl VolumeHost {
                         is_dropped = true;
                         coverage.legs_behind += 1;
                     }
-                    LegStanding::Failed => {
+                    LegStanding::Failed | LegStanding::Removed => {
                         return Err(self.violation(format!("leg {leg} has failed")));
                     }
                 }

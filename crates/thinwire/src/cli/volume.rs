@@ -341,6 +341,55 @@ given up with --degraded only. Interrupted, the copy goes on when the mirror is 
         #[allow(missing_docs)]
         common: VolumeCommon,
     },
+    /// Add a leg to a mirror
+    #[command(after_help = "\
+Examples:
+  thinwire volume add --key alice pool.toml#home /srv/three.img
+  thinwire volume add pool.toml#home 'tw://node3/disk?link=eth1'
+
+The mirror is not in use meanwhile. It goes on record that there is one more leg, which has nothing yet; the new part gets a label, and all data, and
+counts when it has all. It is named in the description from then on, as is said. Interrupted, the same again goes on from there; once the part has its label, the copy goes on
+when the mirror is opened. Legs that were away meanwhile fit in when they are back.")]
+    Add {
+        /// The mirror, FILE.toml#NAME
+        volume: VolumeSpec,
+        /// What becomes a leg
+        new: VolumeSpec,
+        /// Overwrite what is on it
+        #[arg(long)]
+        force: bool,
+        /// Take parts away from the writer that holds them or is on record, fencing that one for good
+        #[arg(long)]
+        take_over: bool,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+    /// Remove a leg from a mirror of three or more
+    #[command(after_help = "\
+Examples:
+  thinwire volume remove pool.toml#home 1
+  thinwire volume remove --key alice pool.toml#home /srv/three.img
+
+The mirror is not in use meanwhile. It goes on record that the leg is none any more, whether it is there or not; nothing is written to it, and what it has counts as an old
+copy from then on. The others keep their numbers, and the description names it no more. A leg that may have the newest data is removed with --degraded only, and the
+last one that has all data not at all.")]
+    Remove {
+        /// The mirror, FILE.toml#NAME
+        volume: VolumeSpec,
+        /// Which leg: its number, counted from 0 in the order of their labels, which `thinwire volume check` shows; or the part, as it is described
+        #[arg(value_name = "LEG")]
+        leg: String,
+        /// Give up a leg that may have newer data than those that are there
+        #[arg(long)]
+        degraded: bool,
+        /// Take parts away from the writer that holds them or is on record, fencing that one for good
+        #[arg(long)]
+        take_over: bool,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
     /// Look which volumes some parts make, and print how to describe those
     #[command(after_help = "\
 Examples:

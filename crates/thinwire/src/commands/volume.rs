@@ -2,6 +2,7 @@
 //!
 //! * `check.rs`: whether labels are sound, and what to do where they are not
 //! * `create.rs`: parts get labels
+//! * `legs.rs`: a mirror has one leg more, or one less
 //! * `live.rs`: what volumes that are in use do for themselves
 //! * `look.rs`: what stands in labels, and which volumes those make
 //! * `pool.rs`: volumes of pools, their snapshots and clones; `pool_check.rs`: pools as a whole
@@ -11,6 +12,7 @@
 
 mod check;
 mod create;
+mod legs;
 mod live;
 mod look;
 mod pool;
@@ -100,6 +102,20 @@ pub fn run(args: &VolumeArgs) -> Outcome {
             let (leg, degraded, force, take_over) = (*leg, *degraded, *force, *take_over);
             let wanted = replace::Replacement { spec, leg, new, degraded, force, take_over };
             replace::replace(&wanted, common)
+        }
+        VolumeAction::Add { volume, new, force, take_over, common } => {
+            if let Some(user) = live::User::of(volume, common)? {
+                return Err(user.refuse("a leg is added while nobody uses it"));
+            }
+            let how = legs::Daring { force: *force, degraded: false, take_over: *take_over };
+            legs::add(volume, new, how, common)
+        }
+        VolumeAction::Remove { volume, leg, degraded, take_over, common } => {
+            if let Some(user) = live::User::of(volume, common)? {
+                return Err(user.refuse("a leg is removed while nobody uses it"));
+            }
+            let how = legs::Daring { force: false, degraded: *degraded, take_over: *take_over };
+            legs::remove(volume, leg, how, common)
         }
         VolumeAction::Check { parts, repair, common } => {
             match (&parts[..], parts.iter().any(|part| part.pool().is_some())) {

@@ -92,17 +92,13 @@ impl Outline {
         self.nodes[at].pool = Some(pool);
     }
 
-    /// Of a mirror: in which place of its description each leg was found.
-    pub fn set_legs(&mut self, at: usize, places: &[Option<usize>]) {
+    /// Of a mirror: which leg stands in which place of its description.
+    pub fn set_legs(&mut self, at: usize, places: &[(usize, usize)]) {
         let below = self.nodes[at].depth + 1;
         let children: Vec<usize> =
             (at + 1..self.nodes.len()).filter(|&node| self.nodes[node].depth == below).collect();
-        // Those that were found nowhere keep the order in which they are described.
-        let mut others = (0..children.len()).filter(|place| !places.contains(&Some(*place)));
-        for (leg, place) in places.iter().enumerate() {
-            if let Some(place) = place.or_else(|| others.next()) {
-                self.nodes[children[place]].leg = Some(leg);
-            }
+        for &(leg, place) in places {
+            self.nodes[children[place]].leg = Some(leg);
         }
     }
 

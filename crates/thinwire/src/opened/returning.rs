@@ -170,7 +170,7 @@ impl Returning {
         first: usize,
     ) -> Option<LegReturn> {
         // Who gives up a leg for good does not want it back.
-        if self.options.read_only || self.options.wish.without.is_some() {
+        if self.options.read_only || self.options.wish.change.is_some() {
             return None;
         }
         let passage = Rc::new(RefCell::new(Passage::default()));

@@ -28,7 +28,7 @@ fn next(number: u8, says: Option<MirrorState>) -> Option<MirrorState> {
 
 /// As it is decided by labels alone.
 fn decide(seen: &[Option<MirrorState>], degraded: bool) -> Result<OpeningPlan, OpeningRefusal> {
-    super::decide(seen, OpeningWish { degraded, from: None, without: None })
+    super::decide(seen, OpeningWish { degraded, from: None, change: None })
 }
 
 fn plan(seen: &[Option<MirrorState>], degraded: bool) -> OpeningPlan {
@@ -214,7 +214,7 @@ fn one_of_two_truths_is_taken_if_somebody_says_so() {
         state(8, &[5, 4], &[Behind { at: id(5).into() }, InSync]),
     ];
     let from = |seen: &[Option<MirrorState>], leg| {
-        super::decide(seen, OpeningWish { degraded: false, from: Some(leg), without: None })
+        super::decide(seen, OpeningWish { degraded: false, from: Some(leg), change: None })
     };
     apart[1].as_mut().unwrap().drawn_at = 1_795_854_813;
     let says = decide(&apart, false).unwrap_err().to_string();
@@ -233,7 +233,7 @@ fn one_of_two_truths_is_taken_if_somebody_says_so() {
     let half = state(5, &[9, 8], &[InSync, Resyncing { at: id(5).into() }]);
     let needs = from(&[None, half.clone()], 1);
     assert_eq!(needs, Err(OpeningRefusal::Missing { legs: 0b01 }), "it may have more");
-    let told = OpeningWish { degraded: true, from: Some(1), without: None };
+    let told = OpeningWish { degraded: true, from: Some(1), change: None };
     let alone = super::decide(&[None, half.clone()], told).unwrap();
     assert_eq!((alone.current, alone.forgets, alone.resync), (0b10, true, vec![]));
     assert_eq!(alone.state.legs, [Behind { at: id(5).into() }, InSync]);
@@ -256,7 +256,10 @@ fn one_of_two_truths_is_taken_if_somebody_says_so() {
 #[test]
 fn a_leg_is_given_up_for_another() {
     let without = |seen: &[Option<MirrorState>], leg, degraded| {
-        super::decide(seen, OpeningWish { degraded, from: None, without: Some(leg) })
+        super::decide(
+            seen,
+            OpeningWish { degraded, from: None, change: Some(LegChange::GiveUp(leg)) },
+        )
     };
     let gone = Behind { at: NO_GENERATION.into() };
     let old = state(5, &[4], &BOTH);

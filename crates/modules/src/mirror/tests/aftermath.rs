@@ -54,7 +54,7 @@ pub fn fates(disks: &[Snapshot], rng: &mut SplitMix64, most: u64) -> Vec<Vec<Vec
 }
 
 /// The sectors that a user reads of all blocks.
-fn look(world: &mut World) -> Result<Vec<Vec<u8>>, String> {
+pub fn look(world: &mut World) -> Result<Vec<Vec<u8>>, String> {
     world.reads.clear();
     for block in BLOCKS {
         world.read(block);
@@ -77,7 +77,7 @@ fn look(world: &mut World) -> Result<Vec<Vec<u8>>, String> {
     Ok(all)
 }
 
-fn check_promise(moment: &Moment, seen: &[Vec<u8>]) -> Result<(), String> {
+pub fn check_promise(moment: &Moment, seen: &[Vec<u8>]) -> Result<(), String> {
     for (block, sectors) in BLOCKS.iter().zip(seen) {
         for stamp in sectors {
             if !moment.allows(*block, *stamp) {

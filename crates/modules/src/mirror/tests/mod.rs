@@ -2,6 +2,7 @@
 
 mod aftermath;
 mod beside;
+mod changes;
 mod closings;
 mod crashes;
 pub(crate) mod disk;
@@ -133,6 +134,7 @@ fn letters(world: &World) -> String {
         Behind { .. } => 'B',
         Resyncing { .. } => 'R',
         LegState::Failed { .. } => 'F',
+        LegState::Removed { .. } => '-',
     };
     standing(world).into_iter().map(letter).collect()
 }

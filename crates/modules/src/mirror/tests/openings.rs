@@ -168,7 +168,7 @@ fn open_as(contents: &[Content], there: u8, wish: OpeningWish) -> Result<World, 
     Ok(world)
 }
 
-const DEGRADED: OpeningWish = OpeningWish { degraded: true, from: None, without: None };
+const DEGRADED: OpeningWish = OpeningWish { degraded: true, from: None, change: None };
 
 /// Served apart, with this in the first block of the second region.
 fn served_apart() -> (Vec<Content>, [Identity; 3]) {
@@ -195,9 +195,8 @@ fn what_may_be_other_data_is_another_incarnation() {
     assert!((0..3).all(|nth| incarnations[nth] != incarnations[(nth + 1) % 3]));
     let again = open_as(&apart, 0b01, OpeningWish::default()).unwrap();
     assert_eq!(again.mirror.identity(), known[0]);
-    let taken =
-        open_as(&apart, 0b11, OpeningWish { degraded: false, from: Some(0), without: None })
-            .unwrap();
+    let taken = open_as(&apart, 0b11, OpeningWish { degraded: false, from: Some(0), change: None })
+        .unwrap();
     assert!(!known.contains(&taken.mirror.identity()));
 }
 
@@ -208,7 +207,7 @@ fn one_that_was_served_apart_is_copied_from_the_one_that_is_taken() {
     let refused = open_as(&apart, 0b11, OpeningWish::default()).err().unwrap();
     assert!(refused.contains("were written apart"), "{refused}");
     for from in 0..2 {
-        let wish = OpeningWish { degraded: false, from: Some(from), without: None };
+        let wish = OpeningWish { degraded: false, from: Some(from), change: None };
         let mut world = open_as(&apart, 0b11, wish).unwrap();
         world.is_recording = true;
         world.heal().unwrap();

@@ -176,7 +176,7 @@ fn what_comes_in_the_place_of_a_leg_gets_all() {
     for stands in [InSync, Behind { at: [8; 16].into() }, LegState::Failed { at: [8; 16].into() }] {
         let on_record = state(9, &[InSync, stands]);
         let source = Disk::new(world::DISK_BYTES, formatted(0, &on_record, [0; 2]));
-        let wish = OpeningWish { degraded: true, from: None, without: Some(1) };
+        let wish = OpeningWish { degraded: true, from: None, change: Some(LegChange::GiveUp(1)) };
         let legs = vec![leg(&source), None];
         let mirror = Mirror::open(legs, MirrorConfig { wish, ..config(false) }).unwrap();
         let mut world = World::new(mirror, vec![source.clone(), source.clone()], Order::Turns, 1);

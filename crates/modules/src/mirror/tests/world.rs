@@ -46,7 +46,7 @@ pub fn config(degraded: bool) -> MirrorConfig {
     MirrorConfig {
         generations: Box::new(Counter),
         pool: Pool::new(1 << 20),
-        wish: OpeningWish { degraded, from: None, without: None },
+        wish: OpeningWish { degraded, from: None, change: None },
         read_only: false,
         opened_at: 0,
         leg_timeout: Duration::from_secs(5),
@@ -73,7 +73,7 @@ fn label(leg: usize, state: &MirrorState, bytes: u64) -> Label {
     Label {
         generation: 1,
         features: LabelFeatures::default(),
-        module: Module::find("linear").unwrap(),
+        module: Module::find("mirror").unwrap(),
         options: Options::default(),
         whole: WHOLE,
         name: "mirror".into(),
@@ -372,7 +372,11 @@ impl World {
         let end = self.now + Duration::from_secs(600);
         loop {
             self.turn();
-            let is_whole = self.mirror.legs().all(|(state, _)| state == LegState::InSync);
+            // One that was added is not there, perhaps.
+            let there = self.mirror.legs().take(self.disks.len());
+            let is_whole = there
+                .map(|(state, _)| state)
+                .all(|state| matches!(state, LegState::InSync | LegState::Removed { .. }));
             if !self.step() {
                 if is_whole && self.mirror.regions.open_count() == 0 {
                     return Ok(());

@@ -351,6 +351,6 @@ pub(super) fn read(
 }
 
 /// Nobody has it, nor will.
-fn new_uuid() -> [u8; 16] {
+pub(super) fn new_uuid() -> [u8; 16] {
     *entropy_bytes().first_chunk().expect("there are 32")
 }

@@ -109,7 +109,7 @@ struct JsonState {
     /// The generations before, the newest first.
     history: Vec<String>,
     region_bytes: u64,
-    /// Of each leg: `in sync`, `resyncing`, `behind` or `failed`, and the generation at which it was left.
+    /// Of each leg: `in sync`, `resyncing`, `behind`, `failed` or `removed`, and the generation at which it was left.
     legs: Vec<(&'static str, Option<String>)>,
 }
 
@@ -121,6 +121,7 @@ fn json_state(label: &Label) -> Option<JsonState> {
         LegState::Resyncing { at } => ("resyncing", Some(hex(&at.last))),
         LegState::Behind { at } => ("behind", Some(hex(&at.last))),
         LegState::Failed { at } => ("failed", Some(hex(&at.last))),
+        LegState::Removed { at } => ("removed", Some(hex(&at.last))),
     };
     Some(JsonState {
         generation: hex(&state.generation),
@@ -357,18 +358,17 @@ pub(super) fn whole_of(
     let plan = whole
         .plan(OpeningWish::default())
         .map_err(|refusal| refused(&refusal, &whole, &own, "").message)?;
-    let is_whole = plan.current.count_ones() as usize == whole.places.len();
+    let legs = whole.described();
+    let is_whole = plan.current.count_ones() as usize == legs.len();
     let note = (!is_whole).then(|| standings(&whole, &own));
-    let missing: Vec<_> = (0..whole.places.len())
-        .filter(|&leg| whole.places[leg].is_none())
-        .map(|leg| leg.to_string())
-        .collect();
+    let missing: Vec<_> =
+        legs.iter().filter(|leg| whole.places[**leg].is_none()).map(usize::to_string).collect();
     let json = JsonWhole {
         name: whole.name.clone(),
         uuid: hex(&whole.uuid),
         kind: module.name,
         bytes: whole.bytes,
-        parts: whole.places.iter().flatten().map(|&place| own[place].to_string()).collect(),
+        parts: legs.iter().filter_map(|leg| Some(own[whole.places[*leg]?].to_string())).collect(),
     };
     Ok(Made { json, options: whole.options, note, missing: missing.join(", ") })
 }

@@ -6,8 +6,9 @@ use thinwire_modules::meta::{
     Finding, LABEL_AREA_BYTES, Label, LabelError, LabelPart, MadePart, SeenPart, WholeMaking,
     occupant,
 };
-use thinwire_modules::mirror::{DrawGeneration, FoundMirror, OpeningWish, find_mirror};
+use thinwire_modules::mirror::{DrawGeneration, FoundMirror, LegChange, OpeningWish, find_mirror};
 use thinwire_modules::{Module, mirror::MirrorState};
+use thinwire_volume::MirrorReport;
 
 use super::create::read;
 use super::look::look_at;
@@ -43,21 +44,13 @@ pub struct Replacement<'a> {
 /// Puts it on record that the leg is given up, gives the new part its label, and copies all to it.
 pub fn replace(wanted: &Replacement<'_>, common: &VolumeCommon) -> Outcome {
     let spec = wanted.spec;
-    let VolumeSpec::Over { module, children, labels: true, .. } = spec else {
-        return Err(no_mirror(spec));
-    };
-    if !module.is_mirror() {
-        return Err(no_mirror(spec));
-    }
-    let leg = wanted.leg;
-    if leg >= children.len() {
-        let last = children.len() - 1;
-        return Err(Failure::usage(format!("{spec} has legs 0 to {last}, and no leg {leg}")));
-    }
+    let (children, leg) = (legs_of(spec)?, wanted.leg);
     refuse_in_use(spec, "replacing a leg of it")?;
-    let wish = OpeningWish { degraded: wanted.degraded, from: None, without: Some(leg) };
+    let wish =
+        OpeningWish { degraded: wanted.degraded, from: None, change: Some(LegChange::GiveUp(leg)) };
     // All that can be wrong is found out before anything is written.
     let (before, _) = find(children, common)?;
+    check_leg(spec, &before, leg)?;
     let plan = before.plan(wish);
     plan.map_err(|refusal| refused(&refusal, &before, children, ""))?;
     let place = place_of(&before, leg);
@@ -76,27 +69,14 @@ pub fn replace(wanted: &Replacement<'_>, common: &VolumeCommon) -> Outcome {
     let (signals, last_words) = catch_signals(2, &all)?;
     let mut options = options_of(common, &signals)?;
     options.take_over = wanted.take_over;
-    let done = (|| {
-        prepare(new, &before, leg, wanted.force, &options, &signals, None)?;
-        let without = VolumeOptions { wish, ..options.clone() };
-        give_up(spec, &without, &signals)?;
-        let label = new_label(children, leg, common)?;
-        prepare(new, &before, leg, wanted.force, &options, &signals, Some(label))?;
-        let mut open = open_volume(&described, &options, Some(&signals))?;
-        match resync::watch(&mut *open, &signals, common.json) {
-            Ok(mirrors) => let_go(&mut *open, Ending::Orderly).map(|()| mirrors),
-            Err(failure) => {
-                let_go_failed(&mut *open, true);
-                Err(failure)
-            }
-        }
-    })();
+    let given_up = VolumeOptions { wish, ..options.clone() };
+    let to = Prepared { new, leg, force: wanted.force };
+    let done = prepare(&to, &before, &options, &signals, None)
+        .and_then(|()| put_on_record(spec, &given_up, &signals))
+        .and_then(|()| fill(&to, children, (&described, &options), &signals, common));
     let mirrors = done.inspect_err(|failure| last_words.set(failure))?;
     if wanted.new.is_some() {
-        let VolumeSpec::Over { children, .. } = &described else { unreachable!("it was made so") };
-        let names: Vec<_> =
-            children.iter().map(|child| format!("{:?}", child.to_string())).collect();
-        output::complain(&format!("describe it as children = [{}]", names.join(", ")));
+        say_description(&described);
     }
     match mirrors {
         Some(mirrors) => resync::say(mirrors, common.json),
@@ -106,12 +86,60 @@ pub fn replace(wanted: &Replacement<'_>, common: &VolumeCommon) -> Outcome {
     }
 }
 
+/// Says how the mirror is to be described from now on.
+pub(super) fn say_description(described: &VolumeSpec) {
+    let VolumeSpec::Over { children, .. } = described else { return };
+    let names: Vec<_> = children.iter().map(|child| format!("{:?}", child.to_string())).collect();
+    output::complain(&format!("describe it as children = [{}]", names.join(", ")));
+}
+
+/// Gives the new part its label, and waits until it has all data; none if that was interrupted.
+pub(super) fn fill(
+    to: &Prepared<'_>,
+    children: &[VolumeSpec],
+    (described, options): (&VolumeSpec, &VolumeOptions),
+    signals: &Signals,
+    common: &VolumeCommon,
+) -> Outcome<Option<Vec<MirrorReport>>> {
+    let (whole, label) = new_label(children, to.leg, common)?;
+    prepare(to, &whole, options, signals, Some(label))?;
+    let mut open = open_volume(described, options, Some(signals))?;
+    match resync::watch(&mut *open, signals, common.json) {
+        Ok(mirrors) => let_go(&mut *open, Ending::Orderly).map(|()| mirrors),
+        Err(failure) => {
+            let_go_failed(&mut *open, true);
+            Err(failure)
+        }
+    }
+}
+
+/// The legs of a mirror, as they are described.
+pub(super) fn legs_of(spec: &VolumeSpec) -> Outcome<&[VolumeSpec]> {
+    match spec {
+        VolumeSpec::Over { module, children, labels: true, .. } if module.is_mirror() => {
+            Ok(children)
+        }
+        _ => Err(no_mirror(spec)),
+    }
+}
+
+/// Whether it has such a leg.
+pub(super) fn check_leg(spec: &VolumeSpec, whole: &FoundMirror, leg: usize) -> Outcome {
+    let legs = whole.described();
+    if legs.contains(&leg) {
+        return Ok(());
+    }
+    let legs: Vec<_> = legs.iter().map(usize::to_string).collect();
+    let legs = legs.join(", ");
+    Err(Failure::usage(format!("{spec} has legs {legs}, counted from 0, and no leg {leg}")))
+}
+
 fn no_mirror(spec: &VolumeSpec) -> Failure {
     Failure::usage(format!("{spec} is no mirror: name one, as FILE.toml#NAME"))
 }
 
 /// What the labels of its legs say.
-fn find(
+pub(super) fn find(
     children: &[VolumeSpec],
     common: &VolumeCommon,
 ) -> Outcome<(FoundMirror, Vec<Option<SeenPart>>)> {
@@ -122,14 +150,18 @@ fn find(
 }
 
 /// Where the description names this leg.
-fn place_of(whole: &FoundMirror, leg: usize) -> usize {
+pub(super) fn place_of(whole: &FoundMirror, leg: usize) -> usize {
     let is_free = |place: &usize| !whole.places.contains(&Some(*place));
     let free = || (0..whole.places.len()).find(is_free);
     whole.places[leg].or_else(|| Some(leg).filter(is_free)).or_else(free).unwrap_or(leg)
 }
 
-/// Opens the mirror until it is on record that the leg is given up.
-fn give_up(spec: &VolumeSpec, options: &VolumeOptions, signals: &Signals) -> Outcome {
+/// Opens the mirror until it is on record which legs it has from now on.
+pub(super) fn put_on_record(
+    spec: &VolumeSpec,
+    options: &VolumeOptions,
+    signals: &Signals,
+) -> Outcome {
     let mut open = open_volume(spec, options, Some(signals))?;
     let waited = wait_open(&mut *open, signals);
     match waited {
@@ -155,40 +187,55 @@ fn wait_open(open: &mut dyn OpenVolume, signals: &Signals) -> Outcome {
             _ => {}
         }
         if signals.take().is_some() {
-            return Err(Failure::failed("interrupted: nothing was replaced"));
+            return Err(Failure::failed("interrupted: nothing was changed"));
         }
     }
 }
 
 /// The label of a part in the place of that leg, by what a leg that has all data says now.
-fn new_label(children: &[VolumeSpec], leg: usize, common: &VolumeCommon) -> Outcome<Label> {
+fn new_label(
+    children: &[VolumeSpec],
+    leg: usize,
+    common: &VolumeCommon,
+) -> Outcome<(FoundMirror, Label)> {
     let (whole, seen) = find(children, common)?;
     let plan = whole.plan(OpeningWish::default());
     let plan = plan.map_err(|refusal| refused(&refusal, &whole, children, ""))?;
-    let source = whole.places.iter().enumerate();
-    let source =
-        source.filter(|(leg, _)| plan.current >> leg & 1 == 1).find_map(|(_, place)| *place);
-    let label = source.and_then(|place| match &seen[place] {
-        Some(SeenPart { found: Ok(Finding::Label(found)), .. }) => Some(found.label.clone()),
-        _ => None,
-    });
+    let source = (0..whole.places.len()).filter(|leg| plan.current >> leg & 1 == 1);
+    let label = source.filter_map(|leg| Some((leg, whole.places[leg]?))).find_map(
+        |(leg, place)| match &seen[place] {
+            Some(SeenPart { found: Ok(Finding::Label(found)), .. }) => {
+                Some(whole.label(leg, found.label.clone()))
+            }
+            _ => None,
+        },
+    );
     let Some(source) = label else {
         return Err(Failure::failed("no leg that is there has all data"));
     };
     let state = plan.recorded.of_replacement(leg, Entropy.draw());
-    Ok(Label { role: leg as u16, state: MirrorState::encode(&state), ..source })
+    let label = Label { role: leg as u16, state: MirrorState::encode(&state), ..source };
+    Ok((whole, label))
 }
 
-/// Looks whether a part can come in the place of that leg; with a label it gets that.
-fn prepare(
-    new: &VolumeSpec,
+/// A part that is to be a leg.
+pub(super) struct Prepared<'a> {
+    pub new: &'a VolumeSpec,
+    /// Which.
+    pub leg: usize,
+    /// What is there is lost.
+    pub force: bool,
+}
+
+/// Looks whether a part can be that leg; with a label it gets that.
+pub(super) fn prepare(
+    to: &Prepared<'_>,
     whole: &FoundMirror,
-    leg: usize,
-    force: bool,
     options: &VolumeOptions,
     signals: &Signals,
     label: Option<Label>,
 ) -> Outcome {
+    let &Prepared { new, leg, force } = to;
     let mut part = [open_volume(new, options, Some(signals))?];
     let has_label = label.is_some();
     let labelled = label_part(new, &mut part, whole, (leg, label), force, signals);
@@ -196,7 +243,7 @@ fn prepare(
         Ok(()) => let_go(&mut *part[0], Ending::Orderly),
         Err(mut failure) => {
             if has_label {
-                failure.message += ". It may be half made: replace the leg again, with --force";
+                failure.message += ". It may be half made: do it again, with --force";
             }
             let_go_failed(&mut *part[0], has_label);
             Err(failure)
@@ -228,6 +275,14 @@ fn label_part(
     let data_start = Module::find("mirror").map_or(0, Module::data_start);
     let block = u64::from(geometry.block_bytes);
     let bytes = geometry.bytes.saturating_sub(data_start) / block * block;
+    // Whichever legs are there, its blocks stay as large as they are.
+    let states = whole.states.iter().flatten();
+    let mirrors = states.map(|state| 1_u64 << state.block_shift).filter(|block| *block > 1).max();
+    if mirrors.is_some_and(|blocks| blocks < block) {
+        return refused(format!(
+            "has blocks of {block} bytes, which are larger than those of the mirror: use another one"
+        ));
+    }
     if bytes < whole.bytes {
         return refused(format!(
             "has room for {bytes} bytes of data, and the mirror has {}: use a larger one",

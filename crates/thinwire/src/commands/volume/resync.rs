@@ -58,7 +58,7 @@ pub fn resync(
     }
     let (signals, last_words) = catch_signals(2, &[spec])?;
     let mut options = options_of(common, &signals)?;
-    options.wish = OpeningWish { degraded, from, without: None };
+    options.wish = OpeningWish { degraded, from, change: None };
     options.take_over = take_over;
     let mut open = open_volume(spec, &options, Some(&signals))
         .inspect_err(|failure| last_words.set(failure))?;
@@ -144,8 +144,10 @@ pub(super) fn watch(
 }
 
 pub(super) fn say(mirrors: Vec<MirrorReport>, is_json: bool) -> Outcome {
+    let is_removed = |leg: &thinwire_volume::LegReport| leg.standing == LegStanding::Removed;
+    let has_all = |leg: &thinwire_volume::LegReport| leg.standing == LegStanding::InSync;
     let are_all =
-        |mirror: &MirrorReport| mirror.legs.iter().all(|leg| leg.standing == LegStanding::InSync);
+        |mirror: &MirrorReport| mirror.legs.iter().filter(|leg| !is_removed(leg)).all(has_all);
     let is_whole = mirrors.iter().all(are_all);
     if is_json {
         let leg = |leg: &thinwire_volume::LegReport| JsonLeg {
@@ -158,7 +160,7 @@ pub(super) fn say(mirrors: Vec<MirrorReport>, is_json: bool) -> Outcome {
         return output::say_json(&Resynced { schema: SCHEMA, mirrors });
     }
     for mirror in &mirrors {
-        let legs = mirror.legs.iter().enumerate();
+        let legs = mirror.legs.iter().enumerate().filter(|(_, leg)| !is_removed(leg));
         let legs = legs.map(|(nth, leg)| format!("leg {nth} is {}", leg.standing.name()));
         output::say(&legs.collect::<Vec<_>>().join(", "))?;
     }
