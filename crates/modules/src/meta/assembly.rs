@@ -116,6 +116,31 @@ pub struct Assembly {
     pub parts: Vec<FoundPart>,
 }
 
+impl Assembly {
+    /// Its sizes, as it was told last.
+    pub fn sizes(&self) -> WholeSizes {
+        let parts = self.parts.iter().map(|part| part.data_bytes).collect();
+        WholeSizes { whole_bytes: self.bytes, part_bytes: parts }
+    }
+
+    /// It has these from now on.
+    pub fn set_sizes(&mut self, sizes: &WholeSizes) {
+        self.bytes = sizes.whole_bytes;
+        for (part, bytes) in self.parts.iter_mut().zip(&sizes.part_bytes) {
+            part.data_bytes = *bytes;
+        }
+    }
+}
+
+/// What the labels of a whole say of sizes, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WholeSizes {
+    /// Of the whole.
+    pub whole_bytes: u64,
+    /// Of the data of its parts, in their order.
+    pub part_bytes: Vec<u64>,
+}
+
 /// Where a part is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundPart {
@@ -224,6 +249,7 @@ pub fn assemble(seen: &[SeenPart]) -> Result<Assembly, AssemblyError> {
     let Some(&(_, one)) = labels.first() else { return Err(AssemblyError::Nothing) };
     check_one_whole(&labels)?;
     let newest = newest_opening(&labels)?;
+    check_sizes(&labels, newest)?;
     for &(place, label) in &labels {
         if label.content != seen[place].content {
             return Err(AssemblyError::OtherContent { place });
@@ -238,14 +264,14 @@ pub fn assemble(seen: &[SeenPart]) -> Result<Assembly, AssemblyError> {
     let part = |&(place, label): &(usize, &Label)| FoundPart {
         place,
         data_start: label.data_start,
-        data_bytes: label.part().bytes,
+        data_bytes: newest.parts[usize::from(label.role)].bytes,
     };
     Ok(Assembly {
         module: one.module,
         options: one.options.clone(),
         name: one.name.clone(),
         uuid: one.whole,
-        bytes: one.whole_bytes,
+        bytes: newest.whole_bytes,
         opening: newest.opening,
         openings: newest.openings,
         // All are parts of one list, and none twice: so there is one for each.
@@ -280,7 +306,8 @@ fn difference(one: &Label, other: &Label) -> Option<&'static str> {
         ("the options", one.options != other.options),
         ("the name", one.name != other.name),
         ("the list of parts", !are_parts_alike(one, other)),
-        ("the size", one.whole_bytes != other.whole_bytes),
+        // Others may be about to grow: who puts them together knows.
+        ("the size", one.module.is_mirror() && one.whole_bytes != other.whole_bytes),
     ];
     differs.into_iter().find(|(_, differs)| *differs).map(|(field, _)| field)
 }
@@ -294,8 +321,28 @@ fn are_parts_alike(one: &Label, other: &Label) -> bool {
             let (one, other) = (uuids(one), uuids(other));
             one.starts_with(&other) || other.starts_with(&one)
         }
-        false => one.parts == other.parts,
+        false => uuids(one) == uuids(other),
     }
+}
+
+/// All say the same sizes, unless a crash has cut off the opening with which they have grown: what announces that one has those of before, which were no larger.
+fn check_sizes(labels: &[(usize, &Label)], newest: &Label) -> Result<(), AssemblyError> {
+    let is_within = |label: &Label| {
+        let mut parts = label.parts.iter().zip(&newest.parts);
+        label.whole_bytes <= newest.whole_bytes
+            && parts.all(|(one, other)| one.bytes <= other.bytes)
+    };
+    for &(place, label) in labels {
+        let are_same = label.whole_bytes == newest.whole_bytes && label.parts == newest.parts;
+        let is_before = label.opening != newest.opening && is_within(label);
+        if !are_same && !is_before {
+            let of_newest = labels.iter().find(|(_, other)| other.role == newest.role);
+            let other = of_newest.map_or(place, |(place, _)| *place);
+            let places = [place.min(other), place.max(other)];
+            return Err(AssemblyError::Differ { places, field: "the sizes" });
+        }
+    }
+    Ok(())
 }
 
 /// A part that knows the last opening for writing. Each other part does, too, or was about to when a crash came: then it has that as

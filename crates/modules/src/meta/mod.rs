@@ -20,8 +20,8 @@ use labels::copy_of;
 
 pub(crate) use assembly::check_one_whole;
 pub use assembly::{
-    Assembly, AssemblyError, FoundPart, NewPart, NewWhole, SeenPart, StalePart, assemble,
-    label_parts,
+    Assembly, AssemblyError, FoundPart, NewPart, NewWhole, SeenPart, StalePart, WholeSizes,
+    assemble, label_parts,
 };
 pub use fault::LabelFault;
 pub use finding::{Finding, FoundLabel, LabelError};

@@ -7,7 +7,7 @@ use std::fmt;
 
 use thinwire_volume::Volume;
 
-use super::{Assembly, Label, LabelError, LabelOutcome, Labels};
+use super::{Assembly, Label, LabelError, LabelOutcome, Labels, WholeSizes};
 
 /// Writes to all parts of a whole that it is opened for writing once more, so that from then on a part that does not
 /// know of it is an old copy (rule 25): first on all parts what the next opening is, then, once all have that durably, on
@@ -23,6 +23,9 @@ pub struct WholeOpening {
     /// What the parts say of the one before.
     last: [u8; 16],
     openings: u64,
+    sizes: WholeSizes,
+    /// What they say from this one on.
+    next_sizes: WholeSizes,
     parts: Vec<Part>,
     /// How many phases have begun.
     phase: usize,
@@ -58,6 +61,8 @@ enum OpeningCanary {
     EarlySecondPhase,
     /// Users write while the second phase is under way.
     EarlyEnd,
+    /// Sizes stand in the labels that announce the opening with which they come.
+    GrowsInFirstPhase,
     /// A half drawn opening is forgotten: the next one is announced beside the one before it.
     ForgetsHalf,
 }
@@ -77,11 +82,27 @@ impl WholeOpening {
             id,
             last: whole.opening,
             openings: whole.openings,
+            sizes: whole.sizes(),
+            next_sizes: whole.sizes(),
             parts: parts.into_iter().map(part).collect(),
             phase: 0,
             failed: None,
             canary: OpeningCanary::default(),
         }
+    }
+
+    /// The whole has grown to these sizes when the opening has ended, and not before (rule 24): each part has so much room already. They stand in no label that
+    /// announces the opening, so a crash leaves labels of which those with the larger sizes are known to be the newer.
+    ///
+    /// # Panics
+    /// If something would shrink.
+    pub fn grow(&mut self, sizes: WholeSizes) {
+        let parts = self.sizes.part_bytes.iter().zip(&sizes.part_bytes);
+        let grows = sizes.part_bytes.len() == self.sizes.part_bytes.len()
+            && sizes.whole_bytes >= self.sizes.whole_bytes
+            && parts.fold(true, |grows, (one, next)| grows && next >= one);
+        assert!(grows && self.phase == 0, "{sizes:?} of {:?}", self.sizes);
+        self.next_sizes = sizes;
     }
 
     /// Submits what comes first. `volumes` are those of the parts, in their order, here and in each turn.
@@ -141,6 +162,13 @@ impl WholeOpening {
     fn write(&mut self, at: usize, phase: usize, volume: &mut dyn Volume) {
         let part = &mut self.parts[at];
         let label = &mut part.label;
+        let grows = phase > 1 || self.canary == OpeningCanary::GrowsInFirstPhase;
+        // All say the same: a crash may have left some that had not grown yet.
+        let sizes = if grows { &self.next_sizes } else { &self.sizes };
+        label.whole_bytes = sizes.whole_bytes;
+        for (row, bytes) in label.parts.iter_mut().zip(&sizes.part_bytes) {
+            row.bytes = *bytes;
+        }
         match phase {
             1 if self.canary == OpeningCanary::ForgetsHalf => label.next_opening = self.id,
             // All say the same of the one before: a crash may have left it half drawn.

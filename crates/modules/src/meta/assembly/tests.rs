@@ -72,7 +72,7 @@ fn what_makes_no_whole_is_named_with_its_reason() {
             "<0> and <1> are parts of one volume, and differ in the last opening",
         ),
         (vec![whole(0), changed(1, &|label| label.whole_bytes -= 512)], "differ in the size"),
-        (vec![whole(0), changed(1, &|label| label.parts[2].bytes -= 512)], "the list of parts"),
+        (vec![whole(0), changed(1, &|label| label.parts[2].bytes -= 512)], "differ in the sizes"),
         (vec![whole(0), changed(1, &|label| label.name = "homes".into())], "differ in the name"),
         (
             vec![whole(0), changed(1, &|label| label.module = Module::find("linear").unwrap())],

@@ -15,10 +15,15 @@ use crate::{Module, Options};
 
 /// So many parts that were just made into a whole, as they lie on their disks, the last part in the first place.
 fn made(count: usize) -> Vec<Content> {
+    made_of(count, SimPart::BYTES)
+}
+
+/// The same, the last of which had so many bytes then.
+fn made_of(count: usize, last_bytes: u64) -> Vec<Content> {
     let part = |role: usize| NewPart {
         uuid: [0x20 + role as u8; 16],
         content: SimPart::identity_of(role),
-        bytes: SimPart::BYTES,
+        bytes: if role + 1 == count { last_bytes } else { SimPart::BYTES },
     };
     let parts: Vec<_> = (0..count).map(part).collect();
     let (module, options) = (Module::find("linear").unwrap(), Options::default());
@@ -53,6 +58,16 @@ struct World {
 impl World {
     /// Of parts that make a whole.
     fn new(contents: &[Content], id: u8, canary: OpeningCanary) -> Result<Self, AssemblyError> {
+        World::with(contents, id, canary, |_| ())
+    }
+
+    /// The same, with something done to it before.
+    fn with(
+        contents: &[Content],
+        id: u8,
+        canary: OpeningCanary,
+        prepare: impl FnOnce(&mut WholeOpening),
+    ) -> Result<Self, AssemblyError> {
         let whole = assembled(contents)?;
         let mut parts: Vec<_> = contents.iter().cloned().map(SimPart::new).collect();
         let read = |part: &mut SimPart| {
@@ -68,6 +83,7 @@ impl World {
         };
         let labels = parts.iter_mut().map(read).collect();
         let mut opening = WholeOpening { canary, ..WholeOpening::new(&whole, [id; 16], labels) };
+        prepare(&mut opening);
         opening.begin(&mut parts);
         Ok(World { parts, opening, ended: None })
     }

@@ -13,12 +13,19 @@ const SOME: [u8; 6] = [0, 0xff, 0x01, 0xfe, 0x0f, 0xaa];
 struct Case {
     contents: Vec<Content>,
     copies: Vec<Vec<Content>>,
+    /// With it the whole grows, and so many bytes of its last part are data then.
+    grown: Option<u64>,
     canary: OpeningCanary,
 }
 
 /// The parts after these have come on, in this order.
 fn replay(case: &Case, id: u8, order: &[usize]) -> World {
-    let mut world = World::new(&case.contents, id, case.canary).expect("it is a whole");
+    let grow = |opening: &mut WholeOpening| {
+        if let Some(bytes) = case.grown {
+            opening.grow(grown(&opening.sizes, bytes));
+        }
+    };
+    let mut world = World::with(&case.contents, id, case.canary, grow).expect("it is a whole");
     order.iter().for_each(|&part| assert!(world.complete(part)));
     world
 }
@@ -109,7 +116,7 @@ fn explore(case: &Case, id: u8, again: usize) -> Result<usize, String> {
     for contents in later {
         let mut copies = case.copies.clone();
         copies.iter_mut().zip(&contents).for_each(|(copies, content)| copies.push(content.clone()));
-        let next = Case { contents, copies, canary: case.canary };
+        let next = Case { contents, copies, grown: None, canary: case.canary };
         count += explore(&next, id + 1, again - 1)?;
     }
     Ok(count)
@@ -121,8 +128,9 @@ fn all(parts: usize, again: usize, canary: OpeningCanary) -> Result<usize, Strin
     let before = opened(&new, 1);
     let copies =
         |contents: &[Content]| contents.iter().map(|content| vec![content.clone()]).collect();
-    let first = Case { copies: copies(&new), contents: new, canary };
-    let second = Case { copies: copies(&before), contents: before, canary };
+    let grown = None;
+    let first = Case { copies: copies(&new), contents: new, grown, canary };
+    let second = Case { copies: copies(&before), contents: before, grown, canary };
     Ok(explore(&first, 2, again)? + explore(&second, 2, again)?)
 }
 
@@ -144,7 +152,8 @@ fn a_crash_after_a_crash_leaves_them_too() {
 fn a_label_torn_in_any_way_leaves_a_whole() {
     let every: Vec<u8> = (0..=u8::MAX).collect();
     let contents = opened(&made(2), 1);
-    let case = Case { contents, copies: Vec::new(), canary: OpeningCanary::None };
+    let (copies, grown, canary) = (Vec::new(), None, OpeningCanary::None);
+    let case = Case { contents, copies, grown, canary };
     let mut count = 0;
     each_state(&case, 2, &mut |world| {
         for torn in 0..world.parts.len() {
@@ -159,6 +168,55 @@ fn a_label_torn_in_any_way_leaves_a_whole() {
     })
     .unwrap();
     assert!(count > 5_000, "only {count} crashes");
+}
+
+/// Sizes with a last part of so many bytes.
+fn grown(sizes: &WholeSizes, bytes: u64) -> WholeSizes {
+    let mut next = sizes.clone();
+    let last = next.part_bytes.last_mut().expect("there are parts");
+    next.whole_bytes += bytes.max(*last) - *last;
+    *last = bytes.max(*last);
+    next
+}
+
+/// Wholes that grow with an opening: at each crash they are as large as before, or as behind; they have grown when a user may write; and who was copied before is told to be old.
+fn growing(parts: usize, again: usize, canary: OpeningCanary) -> Result<usize, String> {
+    let before = opened(&made_of(parts, SimPart::BYTES - 8192), 1);
+    let copies = before.iter().map(|content| vec![content.clone()]).collect();
+    let small = assembled(&before).unwrap().sizes();
+    let last = SimPart::BYTES - crate::meta::LABEL_AREA_BYTES;
+    let large = grown(&small, last);
+    assert_eq!(large.whole_bytes, small.whole_bytes + 8192);
+    let case = Case { contents: before, copies, grown: Some(last), canary };
+    let mut met = BTreeSet::new();
+    each_state(&case, 2, &mut |world| {
+        let has_ended = world.ended.is_some();
+        each_crash(world, &SOME, &mut |contents| {
+            let sizes =
+                assembled(&contents).map_err(|e| format!("it cannot be opened: {e:?}"))?.sizes();
+            met.insert(sizes == large);
+            match (sizes == small, sizes == large) {
+                (true, _) if has_ended => Err("it has not grown".into()),
+                (true, _) | (_, true) => Ok(()),
+                _ => Err(format!("{sizes:?}")),
+            }
+        })
+    })?;
+    assert_eq!(met.len(), 2, "before and behind");
+    explore(&case, 2, again)
+}
+
+#[test]
+fn a_whole_grows_at_once_or_not_at_all() {
+    let count =
+        growing(3, 0, OpeningCanary::None).unwrap() + growing(2, 1, OpeningCanary::None).unwrap();
+    assert!(count > 5_000, "only {count} crashes");
+}
+
+#[test]
+fn sizes_that_come_before_their_opening_are_found() {
+    let why = growing(2, 0, OpeningCanary::GrowsInFirstPhase).expect_err("it was not found");
+    assert!(why.contains("it cannot be opened") && why.contains("sizes"), "{why}");
 }
 
 #[track_caller]
