@@ -405,3 +405,49 @@ def a_reader_beside_a_writer(lab):
     thinwire(lab, *reads)
     for target in targets:
         target.stop()
+
+
+@test(seconds=150)
+def legs_are_added_and_removed(lab):
+    """A mirror of two legs gets a third: killed at any moment, the same again goes on, and the mirror is what it was. Then one goes, is never believed again, and another takes its
+    number."""
+    images, run_dir = [image(lab, f"{name}.img", LEG_MIB) for name in "abc"], ("--run-dir", lab.path("run"))
+    volume = describe(lab, images[:2])
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    check(standings(lab, volume) == ["in sync"] * 2, "a new mirror is copied to all legs")
+    written(lab, volume)
+    before = data_of(images[0])
+    # Killed later and later, until the new leg has its label.
+    for nth in range(60):
+        began = lab.start("initiator", node.BIN, "volume", "add", volume, images[2], "--force", "--take-over", *run_dir, name=f"add{nth}")
+        time.sleep(0.01 + nth * 0.02)
+        began.kill(signal.SIGKILL).wait(10, expect=None)
+        labels = json.loads(thinwire(lab, "volume", "dump", "--json", images[0], *run_dir).stdout)
+        legs = [leg[0] for leg in labels["parts"][0]["label"]["mirror"]["legs"]]
+        check(legs[:2] == ["in sync"] * 2 and len(legs) <= 3, legs)
+        if legs[2:] in (["resyncing"], ["in sync"]):
+            break
+    else:
+        check(False, "it never ends")
+    both = describe(lab, images)
+    check(standings(lab, both, "--take-over") == ["in sync"] * 3, "the leg is added")
+    check(data_of(images[0]) == before == data_of(images[2]), "it has all data, and nothing else was written")
+    refused(lab, "volume", "remove", both, "7", *run_dir, says=["no leg 7"], code=2)
+    thinwire(lab, "volume", "remove", both, images[1], *run_dir, timeout=60)
+    refused(lab, "bench", both, "--rw", "randread", "--runtime", "0.1", *run_dir, says=["has 2 by their labels", "none that was removed"])
+    without = describe(lab, [images[0], images[2]])
+    written(lab, without)
+    check(data_of(images[0]) == data_of(images[2]) != data_of(images[1]), "the removed leg gets nothing")
+    refused(lab, "volume", "remove", without, "0", *run_dir, says=["has two legs"], code=2)
+    # In the place of another it is not believed.
+    refused(lab, "bench", describe(lab, [images[1], images[2]]), "--rw", "randread", "--runtime", "0.1", *run_dir, says=["leg 0"])
+    without = describe(lab, [images[0], images[2]])
+    new = image(lab, "new.img", LEG_MIB)
+    said = thinwire(lab, "volume", "add", without, new, *run_dir, timeout=60)
+    check("leg 1 is in sync" in said.stdout and "describe it as" in said.stderr, said.stdout + said.stderr)
+    check(standings(lab, describe(lab, [images[0], new, images[2]])) == ["in sync"] * 3, "one is added in its place")
+    check(data_of(new) == data_of(images[0]), "and has all data")
+    # Not while somebody uses it.
+    disk = Attachment(lab, f"{lab.path('pool.toml')}#home", name="home")
+    refused(lab, "volume", "add", f"{lab.path('pool.toml')}#home", images[1], *run_dir, says=["attachment home has", "detach it"])
+    disk.detach()

@@ -62,7 +62,7 @@ def a_mirror_in_use_is_paused_scrubbed_and_resumed(lab):
     check(lacked > 0, works.nodes())
     time.sleep(1)
     check(works.nodes()[2]["lacks"] == lacked, "nothing is copied")
-    done = works.do("resync", "--wait", check_exit=False)
+    done = works.do("resync", "--wait", expect=None)
     check(done.returncode != 0 and "volume resume" in done.stderr, done.stderr)
     works.do("resume")
     shown = works.do("resync", "--wait").stdout
