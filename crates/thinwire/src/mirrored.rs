@@ -47,6 +47,9 @@ pub fn seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// A mirror, and which leg of it stands in which place of its description.
+pub type OpenedMirror = (Box<dyn Volume>, Vec<(usize, usize)>);
+
 /// The mirror whose legs these are, in any order, which `specs` call by name; an error stands for one that could not be opened. What
 /// is submitted waits until it has read what its legs lack, and, to be written, has that on record. What was away comes `back`. With it comes which leg
 /// stands in which place of `specs`.
@@ -60,7 +63,7 @@ pub fn open_mirror(
     children: Vec<Outcome<Box<dyn Volume>>>,
     by: &Opening<'_>,
     back: Option<LegReturn>,
-) -> Outcome<(Box<dyn Volume>, Vec<(usize, usize)>)> {
+) -> Outcome<OpenedMirror> {
     check_leaves(specs, !by.read_only)?;
     let (mut volumes, mut of_place) = (Vec::new(), Vec::new());
     let mut absent: Vec<String> = Vec::new();

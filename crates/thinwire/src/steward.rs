@@ -309,8 +309,8 @@ impl Controlled for View<'_> {
     }
 
     fn change_pool(&mut self, ask: &PoolAsk) -> PoolProgress {
-        let place = self.place_of(|export| PoolName::all_in(&export.volume).contains(&ask.pool));
-        match place {
+        let has = |export: &ExportSpec| PoolName::all_in(&export.volume).contains(&ask.pool);
+        match errands::place_of(self, has) {
             Ok(Some(shard)) => self.errands.begin(self.inquiry, shard, ask),
             Ok(None) => {
                 errands::refused(format!("no export is a volume of the pool {}", ask.pool.name))
@@ -320,10 +320,10 @@ impl Controlled for View<'_> {
     }
 
     fn work(&mut self, ask: &WorkAsk) -> PoolProgress {
-        let place = self.place_of(|export| {
+        let has = |export: &ExportSpec| {
             NodeName::all_in(&export.volume).iter().any(|node| node.is_same(&ask.volume))
-        });
-        match place {
+        };
+        match errands::place_of(self, has) {
             Ok(Some(shard)) => self.errands.begin(self.inquiry, shard, ask),
             Ok(None) => errands::refused(format!("no export is made of {}", ask.volume.name)),
             Err(refused) => refused,
@@ -337,22 +337,6 @@ impl Controlled for View<'_> {
 }
 
 impl View<'_> {
-    /// The shard of the first export that is like this, if there is one; or why none can be asked.
-    fn place_of(&self, is_like: impl Fn(&ExportSpec) -> bool) -> Result<Option<u8>, PoolProgress> {
-        match self.state {
-            TargetState::Serving => {}
-            TargetState::Starting => {
-                return Err(errands::refused("it is still starting: try again soon".into()));
-            }
-            _ => return Err(errands::refused("it is ending".into())),
-        }
-        let export = self.config.exports.iter().find(|export| is_like(export));
-        let place = export.and_then(|export| {
-            self.places.iter().find(|(name, _)| *name == export.name).map(|&(_, shard)| shard)
-        });
-        Ok(place)
-    }
-
     fn read_again(&mut self) -> Result<Reloaded, String> {
         if self.state == TargetState::Stopping {
             return Err("it is ending".into());

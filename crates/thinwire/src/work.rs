@@ -47,7 +47,7 @@ pub struct WorkRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkAsk {
-    /// Which.
+    /// The volume, as a file describes it.
     pub volume: NodeName,
     /// What is to be done to it, and to all that it is made of.
     pub request: WorkRequest,

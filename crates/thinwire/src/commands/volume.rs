@@ -72,7 +72,7 @@ pub fn run(args: &VolumeArgs) -> Outcome {
         VolumeAction::Show { pool, space, common } => pool::show(pool, *space, common),
         VolumeAction::Resync { volume, degraded, from, live, take_over, common } => {
             let is_decided = *degraded || from.is_some();
-            match live::User::of(volume, common)? {
+            match live::OpenElsewhere::of(volume, common)? {
                 Some(user) if is_decided => {
                     Err(user.refuse("what its legs are is decided when it is opened"))
                 }
@@ -81,7 +81,7 @@ pub fn run(args: &VolumeArgs) -> Outcome {
             }
         }
         VolumeAction::Scrub { volume, from, stop, live, take_over, common } => {
-            match live::User::of(volume, common)? {
+            match live::OpenElsewhere::of(volume, common)? {
                 Some(user) if *stop => user.tell(WorkAction::Stop, None, common),
                 Some(user) => user.scrub(*from, *live, common),
                 None if *stop => Err(live::nobody(volume)),
@@ -89,13 +89,13 @@ pub fn run(args: &VolumeArgs) -> Outcome {
             }
         }
         VolumeAction::Pause { volume, common } => {
-            live::User::must_be(volume, common)?.tell(WorkAction::Pause, None, common)
+            live::OpenElsewhere::must_be(volume, common)?.tell(WorkAction::Pause, None, common)
         }
         VolumeAction::Resume { volume, pace, common } => {
-            live::User::must_be(volume, common)?.tell(WorkAction::Resume, *pace, common)
+            live::OpenElsewhere::must_be(volume, common)?.tell(WorkAction::Resume, *pace, common)
         }
         VolumeAction::Status { volume, common } => {
-            live::User::must_be(volume, common)?.tell(WorkAction::Status, None, common)
+            live::OpenElsewhere::must_be(volume, common)?.tell(WorkAction::Status, None, common)
         }
         VolumeAction::Replace { volume, leg, new, degraded, force, take_over, common } => {
             let (spec, new) = (volume, new.as_ref());
@@ -104,14 +104,14 @@ pub fn run(args: &VolumeArgs) -> Outcome {
             replace::replace(&wanted, common)
         }
         VolumeAction::Add { volume, new, force, take_over, common } => {
-            if let Some(user) = live::User::of(volume, common)? {
+            if let Some(user) = live::OpenElsewhere::of(volume, common)? {
                 return Err(user.refuse("a leg is added while nobody uses it"));
             }
             let how = legs::Daring { force: *force, degraded: false, take_over: *take_over };
             legs::add(volume, new, how, common)
         }
         VolumeAction::Remove { volume, leg, degraded, take_over, common } => {
-            if let Some(user) = live::User::of(volume, common)? {
+            if let Some(user) = live::OpenElsewhere::of(volume, common)? {
                 return Err(user.refuse("a leg is removed while nobody uses it"));
             }
             let how = legs::Daring { force: false, degraded: *degraded, take_over: *take_over };

@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 use thinwire_runtime::inquiry::Inquiry;
 
-use crate::control::{ControlServer, PoolProgress, Response};
+use super::View;
+use crate::control::{ControlServer, PoolProgress, Response, TargetState};
+use crate::export::ExportSpec;
 
 /// How often is looked whether something has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -20,6 +22,25 @@ pub(super) struct Errands {
 
 pub(super) fn refused(why: String) -> PoolProgress {
     PoolProgress::Ended(Response::Refused { why })
+}
+
+/// The shard of the first export that is like this, if there is one; or why none can be asked.
+pub(super) fn place_of(
+    view: &View<'_>,
+    is_like: impl Fn(&ExportSpec) -> bool,
+) -> Result<Option<u8>, PoolProgress> {
+    match view.state {
+        TargetState::Serving => {}
+        TargetState::Starting => {
+            return Err(refused("it is still starting: try again soon".into()));
+        }
+        _ => return Err(refused("it is ending".into())),
+    }
+    let export = view.config.exports.iter().find(|export| is_like(export));
+    let place = |export: &ExportSpec| {
+        view.places.iter().find(|(name, _)| *name == export.name).map(|&(_, shard)| shard)
+    };
+    Ok(export.and_then(place))
 }
 
 impl Errands {

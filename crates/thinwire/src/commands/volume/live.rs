@@ -35,7 +35,7 @@ struct JsonTree<'a> {
 }
 
 /// Who has a volume open.
-pub struct User {
+pub struct OpenElsewhere {
     dir: RunDir,
     /// In the run directory.
     name: String,
@@ -53,7 +53,7 @@ pub fn nobody(spec: &VolumeSpec) -> Failure {
     ))
 }
 
-impl User {
+impl OpenElsewhere {
     /// That of this volume; none if nobody of this run directory has it open, or it is described by no file.
     pub fn of(spec: &VolumeSpec, common: &VolumeCommon) -> Outcome<Option<Self>> {
         let VolumeSpec::Over { node: Some(wanted), .. } = spec else { return Ok(None) };
@@ -63,14 +63,14 @@ impl User {
             let found = dir.record(&name).and_then(|record| find(record.volumes));
             if let (Some(volume), true) = (found, dir.is_alive(&name)) {
                 let who = format!("attachment {name}");
-                return Ok(Some(User { dir, name, who, volume }));
+                return Ok(Some(OpenElsewhere { dir, name, who, volume }));
             }
         }
         for name in dir.targets()? {
             let Some(record) = dir.target_record(&name) else { continue };
             if let (Some(volume), true) = (find(record.volumes), dir.is_alive(&name)) {
                 let who = format!("target {}", record.node);
-                return Ok(Some(User { dir, name, who, volume }));
+                return Ok(Some(OpenElsewhere { dir, name, who, volume }));
             }
         }
         Ok(None)

@@ -221,7 +221,7 @@ fn new_label(
 /// A part that is to be a leg.
 pub(super) struct Prepared<'a> {
     pub new: &'a VolumeSpec,
-    /// Which.
+    /// That leg, counted from 0.
     pub leg: usize,
     /// What is there is lost.
     pub force: bool,
