@@ -23,7 +23,7 @@ local KINDS = {
 }
 local OPERATIONS = {
     [1] = "READ", [2] = "WRITE", [3] = "FLUSH", [4] = "DISCARD", [5] = "WRITE_ZEROES",
-    [6] = "BLOCK_STATUS",
+    [6] = "BLOCK_STATUS", [7] = "CUT",
 }
 local STATUSES = {
     [0] = "OK", [1] = "IO", [2] = "INVALID", [3] = "NO_SPACE", [4] = "READ_ONLY",

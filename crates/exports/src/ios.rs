@@ -110,7 +110,7 @@ impl Exports {
         // Elsewhere it would sync nothing, but a failure under it would be taken for a failed sync: whoever
         // may only read could then change the verifier at will.
         io.flags.fua &= io.op.is_write();
-        if io.op.is_write() && self.passes[pass].read_only {
+        if (io.op.is_write() || io.op == Op::Cut) && self.passes[pass].read_only {
             return Err(ErrorKind::ReadOnly);
         }
         let fua = io.flags.fua;

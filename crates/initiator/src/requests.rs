@@ -212,6 +212,20 @@ impl Requests {
         self.done.push(if is_whole { done } else { completion(io, Err(ErrorKind::Io)) });
     }
 
+    /// A cut of the user is done, or has failed; what was asked for comes as data.
+    pub fn complete_cut(
+        &mut self,
+        io: &Pending,
+        data: Option<Answer>,
+        result: Result<(), ErrorKind>,
+    ) {
+        let mut done = completion(io, result);
+        if let (Some(Answer::Whole(buf)), Ok(())) = (data, result) {
+            done.data = SegList::of(buf.freeze());
+        }
+        self.done.push(done);
+    }
+
     /// All flushes of the user, sent or not, have nothing to make durable.
     pub fn complete_flushes(&mut self) {
         let Requests { slots, waiting, done, .. } = self;

@@ -68,7 +68,7 @@ impl Pending {
 
     fn range(&self) -> Range {
         match self.op {
-            Op::Flush | Op::BlockStatus => Range::NOTHING,
+            Op::Flush | Op::BlockStatus | Op::Cut => Range::NOTHING,
             op => Range { start: self.offset, end: self.offset + self.len, changes: op.is_write() },
         }
     }
@@ -436,7 +436,7 @@ impl Slots {
 
 /// Bytes of credit that a request takes.
 pub(crate) fn charge(io: &Pending) -> u64 {
-    if matches!(io.op, Op::Read | Op::Write) { io.len } else { 0 }
+    if matches!(io.op, Op::Read | Op::Write | Op::Cut) { io.len } else { 0 }
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 use thinwire_buffer::SegList;
 
-use thinwire_volume::{CacheReport, Completion, Io, IoError, MirrorReport, Op, Slab, Token};
+use thinwire_volume::{
+    CacheReport, Completion, CutAct, CutOrder, Io, IoError, MirrorReport, Op, Slab, Token,
+};
 
 use crate::child::Child;
 use crate::pieces::Pieces;
@@ -176,6 +178,16 @@ impl Below {
         }
     }
 
+    /// Hands an order that is about all of every volume to each. It fails if one of them does, once all have ended.
+    pub(super) fn cut_all(&mut self, io: Io) {
+        let tells = CutOrder::of(&io).is_some_and(|order| order.act == CutAct::Next);
+        // What one has all have.
+        match self.children.len() == 1 || tells {
+            true => self.pass_on(0, io.offset, io),
+            false => self.fan_out(&io),
+        }
+    }
+
     fn fan_out(&mut self, io: &Io) {
         let split = self.begin_split(io);
         for child in 0..self.children.len() {
@@ -189,8 +201,9 @@ impl Below {
     #[inline]
     fn hand_down(&mut self, child: usize, offset: u64, mut io: Io, of: Whole) {
         let Child { volume, start, .. } = &mut self.children[child];
-        // A flush has no range.
-        let offset = if io.op == Op::Flush { offset } else { offset + *start };
+        // These have no range.
+        let has_range = !matches!(io.op, Op::Flush | Op::Cut);
+        let offset = if has_range { offset + *start } else { offset };
         let shift = io.offset.wrapping_sub(offset);
         io.offset = offset;
         io.token = self.parts.insert(Part { child, shift, of }).into();

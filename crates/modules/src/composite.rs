@@ -70,6 +70,7 @@ impl<L: Layout> Volume for Composite<L> {
         debug_assert!(io.op.is_record() || self.geometry.check(&io) == Ok(()), "{io:?}");
         match io.op {
             Op::Flush => self.below.flush(io),
+            Op::Cut => self.below.cut_all(io),
             // No volume of several can keep it: it is kept by whoever serves this one.
             Op::LoadWriter | Op::StoreWriter => {
                 let error = io.error(ErrorKind::Unsupported, L::NAME);

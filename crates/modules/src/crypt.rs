@@ -266,7 +266,7 @@ impl Layer for Crypt {
                 answer.extents.push(Extent { len, hole: false, zero: false });
                 self.ready.push(answer);
             }
-            Op::Flush | Op::Discard | Op::LoadWriter | Op::StoreWriter => {
+            Op::Flush | Op::Discard | Op::Cut | Op::LoadWriter | Op::StoreWriter => {
                 self.hand_down(io, token, Kind::Plain);
             }
         }

@@ -58,6 +58,7 @@ mod cache;
 mod child;
 mod composite;
 mod crypt;
+pub mod cuts;
 mod dealt;
 mod events;
 mod integrity;

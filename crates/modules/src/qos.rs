@@ -204,7 +204,7 @@ impl Layer for Qos {
         let way = match io.op {
             Op::Read | Op::BlockStatus => READS,
             Op::Write | Op::WriteZeroes | Op::Discard => WRITES,
-            Op::Flush | Op::LoadWriter | Op::StoreWriter => return self.below.submit(io),
+            Op::Flush | Op::Cut | Op::LoadWriter | Op::StoreWriter => return self.below.submit(io),
         };
         let now = self.now.unwrap_or(Time::ZERO + self.burst);
         if self.ways[way].waiting.is_empty() && self.ready_at(way) <= now {

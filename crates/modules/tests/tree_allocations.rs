@@ -58,6 +58,8 @@ fn label() -> Label {
         data_start: LABEL_AREA_BYTES,
         opening: [0; 16],
         next_opening: [0; 16],
+        cut: 0,
+        cut_begun: 0,
         openings: 0,
         content: Identity::default(),
         writer: None,

@@ -54,8 +54,7 @@ impl House {
             return;
         }
         let Some(request) = s.request else { return };
-        let is_write = request.op == OpCode::Write as u8;
-        let takes_data = is_write && request.length as usize <= REQUEST_BYTES_MAX;
+        let takes_data = brings_data(request.op) && request.length as usize <= REQUEST_BYTES_MAX;
         if takes_data && !s.is_whole(request.length) && peer.was_attached {
             return;
         }
@@ -118,8 +117,7 @@ impl House {
     #[inline(always)]
     fn execute<const HAS_WAITED: bool>(&mut self, peer: &mut Peer, index: usize, slot: u16) {
         let Some(request) = peer.slots.get(slot).request else { return };
-        let is_write = request.op == OpCode::Write as u8;
-        let takes_data = is_write && request.length as usize <= REQUEST_BYTES_MAX;
+        let takes_data = brings_data(request.op) && request.length as usize <= REQUEST_BYTES_MAX;
         let now = self.now;
         let refuse = |peer: &mut Peer, status| {
             finish(now, peer, &request, status, 0, SegList::new());
@@ -208,6 +206,12 @@ impl House {
             }
         });
     }
+}
+
+/// Data comes with a request of that operation.
+#[inline]
+pub(crate) fn brings_data(op: u8) -> bool {
+    op == OpCode::Write as u8 || op == OpCode::Cut as u8
 }
 
 /// The pass that a request shows.
@@ -305,6 +309,7 @@ fn to_op(request: &Request) -> Result<Op, Status> {
         OpCode::Discard => Op::Discard,
         OpCode::WriteZeroes => Op::WriteZeroes,
         OpCode::BlockStatus => Op::BlockStatus,
+        OpCode::Cut => Op::Cut,
     })
 }
 

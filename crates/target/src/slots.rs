@@ -13,6 +13,7 @@ use thinwire_wire::{
 };
 
 use crate::answers::{Answer, Answers};
+use crate::requests::brings_data;
 use crate::together::GroupId;
 
 /// The longest read or write: what a [`UnitMap`] can keep track of.
@@ -121,7 +122,7 @@ impl Slot {
     /// Bytes of data that this use may bring: what its credit covers, once that is known.
     fn data_bytes_max(&self) -> usize {
         match &self.request {
-            Some(request) if request.op == OpCode::Write as u8 => request.length as usize,
+            Some(request) if brings_data(request.op) => request.length as usize,
             Some(_) => 0,
             None => REQUEST_BYTES_MAX,
         }
@@ -247,7 +248,7 @@ impl Slots {
         let s = &mut self.slots[request.slot as usize];
         match s.state {
             State::Receiving if s.request.is_none() => {
-                let data_op = matches!(request.op, 1 | 2);
+                let data_op = request.op == OpCode::Read as u8 || brings_data(request.op);
                 let charge = if data_op { u64::from(request.length) } else { 0 };
                 if charge > left {
                     return Err(DropReason::Overload);

@@ -12,6 +12,7 @@ use thinwire_link::LinkSpec;
 use thinwire_runtime::shard::{Shard, SharedShard};
 use thinwire_runtime::steering::Lanes;
 
+use crate::cuts::OpenCuts;
 use crate::error::{Failure, Outcome};
 use crate::links::{open_foreign_link, open_initiator_links};
 use crate::open::{VolumeOptions, Wait};
@@ -29,6 +30,7 @@ pub struct Host {
     shard: SharedShard,
     links: Rc<RefCell<HostLinks>>,
     pools: Rc<Pools>,
+    cuts: Rc<OpenCuts>,
 }
 
 struct HostLinks {
@@ -48,7 +50,7 @@ impl Host {
     /// A shard that has links already; those in `open`, with their numbers, let frames of `lanes` in.
     pub fn on(shard: SharedShard, lanes: Lanes, open: Vec<(LinkSpec, usize)>) -> Self {
         let links = Rc::new(RefCell::new(HostLinks { lanes, open }));
-        Host { shard, links, pools: Rc::default() }
+        Host { shard, links, pools: Rc::default(), cuts: Rc::default() }
     }
 
     /// The shard, to look at.
@@ -64,6 +66,11 @@ impl Host {
     /// Pools of volumes that are open here.
     pub fn pools(&self) -> &Pools {
         &self.pools
+    }
+
+    /// Volumes that are open here, and of which snapshots can be taken as one.
+    pub fn cuts(&self) -> &OpenCuts {
+        &self.cuts
     }
 
     /// Where buffers come from.

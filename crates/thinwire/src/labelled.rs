@@ -5,6 +5,7 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
+use thinwire_modules::cuts::{CUT_LABEL_TOKEN, CutVolume, Recorder};
 use thinwire_modules::meta::{
     Assembly, AssemblyError, Finding, Label, LabelError, LabelOutcome, Labels, OpeningError,
     SeenPart, WholeOpening, assemble,
@@ -23,7 +24,7 @@ use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::network::Interrupt;
 use crate::open::Wait;
-use crate::pool::PoolPlace;
+use crate::pool::{PoolName, PoolPlace};
 use crate::uri::VolumeSpec;
 
 /// How often disks are asked whether they have answered: their descriptors are not watched yet.
@@ -62,11 +63,31 @@ pub fn open_whole(
     host: &Host,
     (module, options, key): (&'static Module, &Options, Option<&str>),
     specs: &[VolumeSpec],
-    mut children: Vec<Box<dyn Volume>>,
+    (mut children, cuts): (Vec<Box<dyn Volume>>, Option<PoolName>),
     by: &Opening<'_>,
 ) -> Outcome<Box<dyn Volume>> {
     let described = (module, options, key);
+    let is_written =
+        !by.read_only && children.iter().all(|child| !child.geometry().features.read_only);
     let (whole, on_part) = assemble_whole(host, described, specs, &mut children, by)?;
+    let cuts = cuts.filter(|_| is_written);
+    let mut record = None;
+    if cuts.is_some() {
+        // Behind the opening, whose labels these are to follow.
+        let (mut readers, mut seen) = read_all(host, &mut children, CUT_LABEL_TOKEN, by, None)?;
+        let first = whole.parts[0].place;
+        let (labels, found) = (readers.swap_remove(first), seen.swap_remove(first).found);
+        let label = match found {
+            Ok(Finding::Label(found)) => found.label,
+            found => {
+                let error = found.err().unwrap_or(LabelError::Unknown);
+                return Err(Failure::failed(format!("{} {error}", specs[first])));
+            }
+        };
+        let (part, recorded) = Recorder::new(children.remove(first), labels, label);
+        children.insert(first, Box::new(part));
+        record = Some(recorded);
+    }
     let mut places: Vec<_> = children.into_iter().map(Some).collect();
     let mut parts = Vec::new();
     for part in &whole.parts {
@@ -89,7 +110,11 @@ pub fn open_whole(
         }
         None => module.open_over(parts, options),
     };
-    opened.map_err(|e| unfit(&whole, specs, e))
+    let opened = opened.map_err(|e| unfit(&whole, specs, e))?;
+    let (Some(record), Some(name)) = (record, cuts) else { return Ok(opened) };
+    let (volume, cuts) = CutVolume::new(opened, record, &host.pool());
+    host.cuts().add(name, cuts);
+    Ok(Box::new(volume))
 }
 
 /// The whole that these parts make, as it is described, and how its data stands on the only one of them; opened for writing, it has a new opening on

@@ -29,6 +29,7 @@ mod config_file;
 pub mod control;
 pub mod copy;
 mod crypted;
+mod cuts;
 pub mod ebd;
 pub mod error;
 pub mod export;

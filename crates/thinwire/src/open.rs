@@ -12,6 +12,7 @@ use thinwire_proto::StageSums;
 use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::Volume;
 
+use thinwire_modules::cuts::Cuts;
 use thinwire_modules::mirror::OpeningWish;
 use thinwire_modules::thin::ThinPool;
 
@@ -23,7 +24,7 @@ use crate::host::Host;
 use crate::keys::{self, KeyFile, Security};
 use crate::opened::OutlineNode;
 use crate::output;
-use crate::pool::PoolPlace;
+use crate::pool::{PoolName, PoolPlace};
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
@@ -274,6 +275,11 @@ pub trait OpenVolume {
 
     /// What it is made of, as it was opened.
     fn outline(&self) -> Vec<OutlineNode> {
+        Vec::new()
+    }
+
+    /// What is open with it of which snapshots can be taken as one, by what files call it: likewise.
+    fn cuts(&self) -> Vec<(PoolName, Cuts)> {
         Vec::new()
     }
 

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use thinwire_buffer::{Pool, Time};
 use thinwire_frontend::{Face, FacePart};
 use thinwire_initiator::Initiator;
+use thinwire_modules::cuts::Cuts;
 use thinwire_modules::thin::ThinPool;
 use thinwire_node::PartId;
 use thinwire_proto::StageSums;
@@ -33,6 +34,7 @@ use crate::host::Host;
 use crate::mirrored::longest_leg_timeout;
 use crate::network::is_readable;
 use crate::open::{Ending, OnRecord, OpenVolume, Unheard, VolumeHealth, VolumeOptions, Wait};
+use crate::pool::PoolName;
 use crate::signals::Signals;
 use crate::size::show_size;
 use crate::uri::VolumeSpec;
@@ -239,6 +241,10 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
 
     fn outline(&self) -> Vec<OutlineNode> {
         self.below.bottom.outline()
+    }
+
+    fn cuts(&self) -> Vec<(PoolName, Cuts)> {
+        self.below.host.cuts().all()
     }
 
     /// That of the leaf which is worst off, with the paths of all.

@@ -178,7 +178,7 @@ impl MemoryVolume {
                 self.written[blocks].fill(false);
             }
             Op::Flush => self.flushes += 1,
-            Op::LoadWriter | Op::StoreWriter => {
+            Op::LoadWriter | Op::StoreWriter | Op::Cut => {
                 completion.result = Err(io.error(ErrorKind::Unsupported, "test"));
             }
             Op::BlockStatus => {

@@ -309,7 +309,7 @@ impl Trees {
         let Some(volume) = self.described(base) else { return Err(self.unknown(base)) };
         match inner {
             Some("") => return Err(format!("`{name}`: the name of a volume follows the @")),
-            Some(_) if !volume.module.has_volumes() => {
+            Some(_) if !volume.module.has_volumes() && !volume.labels => {
                 return Err(format!("{base} is a {}, and has no volumes", volume.module.name));
             }
             _ => {}
@@ -321,8 +321,12 @@ impl Trees {
             .children
             .iter()
             .map(|(text, place)| parse_volume(text, &scope).map_err(|e| format!("{place}: {e}")));
-        let children: Vec<VolumeSpec> = children.collect::<Result<_, _>>()?;
+        let mut children: Vec<VolumeSpec> = children.collect::<Result<_, _>>()?;
         walk.borrow_mut().leave();
+        if let Some(cut) = inner.filter(|_| !volume.module.has_volumes()) {
+            let of = children.iter().map(|child| child.in_cut(cut));
+            children = of.collect::<Result<_, _>>().map_err(|why| format!("{name}: {why}"))?;
+        }
         let (module, options) = (volume.module, volume.options.clone());
         let count = module.check_count(children.len());
         count.map_err(|e| format!("{}: {e}", volume.places[1]))?;

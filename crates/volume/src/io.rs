@@ -4,7 +4,7 @@ use std::fmt;
 
 use thinwire_buffer::{SegList, Time};
 
-use crate::{CacheReport, ErrorKind, IoError, MirrorReport, Scrub, VolumeEvent, Work};
+use crate::{CacheReport, CutOrder, ErrorKind, IoError, MirrorReport, Scrub, VolumeEvent, Work};
 
 /// Chosen by the submitter, unique among its outstanding I/Os, returned in the [`Completion`].
 pub type Token = u64;
@@ -37,6 +37,10 @@ pub enum Op {
     /// either record may be found. To change one see [`RecordChange`](crate::RecordChange), which
     /// knows what a failure leaves behind. Otherwise as [`Op::LoadWriter`].
     StoreWriter,
+    /// Something about a snapshot of the whole volume that is one of several, cut as one: `data` is a
+    /// [`CutOrder`](crate::CutOrder), at offset 0. For whoever holds the writes of all of them, by their users' leave. A volume of
+    /// several passes it to all, and fails if one does; one that has no snapshots fails with [`ErrorKind::Unsupported`].
+    Cut,
 }
 
 impl Op {
@@ -64,6 +68,7 @@ impl fmt::Display for Op {
             Op::BlockStatus => "block status",
             Op::LoadWriter => "load writer",
             Op::StoreWriter => "store writer",
+            Op::Cut => "cut",
         })
     }
 }
@@ -99,7 +104,7 @@ pub struct Io {
     pub offset: u64,
     /// Bytes, a multiple of the logical block, not zero except for a flush.
     pub len: u64,
-    /// The payload of a write; empty otherwise.
+    /// The payload of a write or a cut; empty otherwise.
     pub data: SegList,
     /// Who asked, of those that use a volume together without telling each other of errors: the connections
     /// of a face. What stands on top of a tree tells them apart ([`Owing`](crate::Owing)), nothing
@@ -199,8 +204,12 @@ impl Geometry {
         if io.op == Op::Flush {
             return Ok(());
         }
-        if io.op.is_write() && self.features.read_only {
+        if (io.op.is_write() || io.op == Op::Cut) && self.features.read_only {
             return Err(ErrorKind::ReadOnly);
+        }
+        if io.op == Op::Cut {
+            let is_order = CutOrder::of(io).is_some();
+            return if is_order { Ok(()) } else { Err(ErrorKind::Invalid) };
         }
         let able = match io.op {
             Op::Discard => self.features.discard,

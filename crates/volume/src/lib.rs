@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod cache_report;
+mod cut;
 mod disk;
 mod error;
 mod event;
@@ -26,6 +27,7 @@ mod work;
 mod writer;
 
 pub use cache_report::CacheReport;
+pub use cut::{CUT_BYTES, CUT_NAME_BYTES_MAX, CutAct, CutOrder};
 pub use disk::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind};
 pub use error::{ErrorKind, IoError};
 pub use event::VolumeEvent;

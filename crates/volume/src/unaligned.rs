@@ -272,7 +272,7 @@ impl<V: Volume> Unaligned<V> {
         };
         match request.op {
             Op::Flush => send(Op::Flush, request.offset, request.len, SegList::new()),
-            Op::LoadWriter | Op::StoreWriter => {
+            Op::LoadWriter | Op::StoreWriter | Op::Cut => {
                 let data = std::mem::take(&mut request.data);
                 send(request.op, request.offset, request.len, data);
             }
@@ -442,7 +442,7 @@ impl<V: Volume> Volume for Unaligned<V> {
             Op::Read | Op::Write => is_whole && io.len <= step_bytes(&geometry),
             Op::Discard | Op::WriteZeroes => is_whole && io.len <= RANGE_BYTES_MAX,
             Op::BlockStatus => false,
-            Op::Flush | Op::LoadWriter | Op::StoreWriter => true,
+            Op::Flush | Op::LoadWriter | Op::StoreWriter | Op::Cut => true,
         };
         if is_granted && is_straight {
             let Io { token, op, len, .. } = io;
@@ -552,7 +552,7 @@ fn step_bytes(geometry: &Geometry) -> u64 {
 
 /// Locks do not matter to it.
 fn has_no_range(op: Op) -> bool {
-    op == Op::Flush || op.is_record()
+    matches!(op, Op::Flush | Op::Cut) || op.is_record()
 }
 
 /// The token of a request's `piece`th I/O below. Pieces are fewer than 2^32: the longest request

@@ -100,6 +100,8 @@ codes! {
         WriteZeroes = 5,
         /// Which parts hold data: target sends a list of extents.
         BlockStatus = 6,
+        /// Initiator sends an order about a snapshot that is one of several.
+        Cut = 7,
     }
 }
 

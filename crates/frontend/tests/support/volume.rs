@@ -163,7 +163,7 @@ impl Volume for MemoryVolume {
             Op::Flush => self.counts.flushes += 1,
             Op::WriteZeroes | Op::Discard => self.zero(&io),
             Op::BlockStatus => done.extents = self.extents(io.offset, io.len),
-            Op::LoadWriter | Op::StoreWriter => unreachable!("no face asks for it"),
+            Op::LoadWriter | Op::StoreWriter | Op::Cut => unreachable!("no face asks for it"),
         }
         self.done.push(done);
     }

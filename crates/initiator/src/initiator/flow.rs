@@ -1,7 +1,7 @@
 //! Which I/O may start, and what its end means (`docs/protocol.md`, "Credits", "Restart and replay").
 
 use thinwire_proto::{Item, Session};
-use thinwire_volume::{ErrorKind, Op};
+use thinwire_volume::{CUT_BYTES, ErrorKind, Op};
 use thinwire_wire::Status;
 
 use super::Initiator;
@@ -64,6 +64,7 @@ impl Initiator {
             }
             Op::Read => Place::Lent(io.len as usize),
             Op::BlockStatus => Place::Whole(self.pool.get(EXTENT_LIST_BYTES)),
+            Op::Cut => Place::Whole(self.pool.get(CUT_BYTES)),
             _ => Place::Nowhere,
         };
         let (op, bytes) = (io.op, io.len);
@@ -73,7 +74,9 @@ impl Initiator {
         let data = Item::Data { slot, sequence, offset: 0, length: bytes as u32 };
         match op {
             Op::Read => session.send_batched(self.now, [Some(request), None], bytes),
-            Op::Write => session.send_batched(self.now, [Some(request), Some(data)], bytes),
+            Op::Write | Op::Cut => {
+                session.send_batched(self.now, [Some(request), Some(data)], bytes);
+            }
             _ => session.send(request),
         }
     }
@@ -100,7 +103,9 @@ impl Initiator {
             _ => {}
         }
         let result = result_of(status);
-        if let (Op::Read | Op::Write, Some(session)) = (io.op, self.association.session_mut()) {
+        if let (Op::Read | Op::Write | Op::Cut, Some(session)) =
+            (io.op, self.association.session_mut())
+        {
             session.on_completed(self.now, io.len);
         }
         if status == Status::Altered && io.op == Op::Write {
@@ -112,6 +117,8 @@ impl Initiator {
             _ if !self.durability.on_read(complete.verifier, result.is_ok()) => {
                 self.requests.put_back(io);
             }
+            // What is said twice is done once: it was sent again above if it has to be.
+            Op::Cut => self.requests.complete_cut(&io, data, result),
             _ if result.is_err() => self.requests.complete(&io, result),
             Op::Read if self.config.integrity && !self.is_as_read(&io, &data) => {
                 self.on_altered_read(io);

@@ -46,7 +46,7 @@ impl Volume for Initiator {
         let owner = Owner::User(token);
         self.cross(Stage::Accepted, op);
         let sums = match op {
-            Op::Write if self.config.integrity => self.sums_to_send(offset, len, &data),
+            Op::Write | Op::Cut if self.config.integrity => self.sums_to_send(offset, len, &data),
             _ => Segment::NOTHING,
         };
         let is_second = false;

@@ -43,7 +43,7 @@ impl Content for Outgoing<'_> {
                     length: io.len as u32,
                 }
                 .emit(out);
-                if !io.sums.is_empty() && io.op == Op::Write {
+                if !io.sums.is_empty() && matches!(io.op, Op::Write | Op::Cut) {
                     emit_sums(slot, sequence, io, self.slots.sums_anew.as_ref(), out);
                 }
             }
@@ -94,6 +94,7 @@ fn op_code(op: Op) -> OpCode {
         Op::Discard => OpCode::Discard,
         Op::WriteZeroes => OpCode::WriteZeroes,
         Op::BlockStatus => OpCode::BlockStatus,
+        Op::Cut => OpCode::Cut,
         Op::LoadWriter | Op::StoreWriter => unreachable!("refused when it was submitted"),
     }
 }

@@ -28,7 +28,7 @@ impl Integrity {
                 let id = self.new_job(Task::User, io);
                 self.send_flush(id);
             }
-            Op::LoadWriter | Op::StoreWriter => {
+            Op::LoadWriter | Op::StoreWriter | Op::Cut => {
                 let error = io.error(ErrorKind::Unsupported, NAME);
                 self.ready.push(Completion::new(io.token, Err(error)));
             }

@@ -76,6 +76,8 @@ pub fn label_parts(whole: &NewWhole<'_>, parts: &[NewPart]) -> Result<Vec<Label>
             data_start: whole.module.data_start(),
             opening: [0; 16],
             next_opening: [0; 16],
+            cut: 0,
+            cut_begun: 0,
             openings: 0,
             content: part.content,
             writer: None,

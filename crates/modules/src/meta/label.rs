@@ -89,6 +89,10 @@ pub struct Label {
     pub content: Identity,
     /// Who may write the whole. Kept in labels of the volume on top of a tree only.
     pub writer: Option<WriterRecord>,
+    /// Of the part with role 0: the cut of the whole that was made last ([`Cuts`](crate::cuts::Cuts)); 0 for none.
+    pub cut: u64,
+    /// Likewise: the one that may be there in some parts only, or not be kept in all of them, if that is [`Label::cut`]; 0 for none.
+    pub cut_begun: u64,
     /// What the module keeps here of its own: at most [`LABEL_STATE_BYTES_MAX`] bytes, in its own format, and no more than the
     /// rows leave room for. None of it is looked at here.
     pub state: Vec<u8>,
@@ -137,6 +141,8 @@ impl Label {
         head(OPENING, &self.opening);
         head(NEXT_OPENING, &self.next_opening);
         head(OPENINGS, &self.openings.to_le_bytes());
+        head(CUT, &self.cut.to_le_bytes());
+        head(CUT_BEGUN, &self.cut_begun.to_le_bytes());
         head(DATA_START, &self.data_start.to_le_bytes());
         head(DATA_BYTES, &part.bytes.to_le_bytes());
         head(WHOLE_BYTES, &self.whole_bytes.to_le_bytes());
@@ -222,6 +228,8 @@ impl Label {
                 incarnation: u64_of(image, 0, INCARNATION),
             },
             writer: writer(image)?,
+            cut: u64_of(image, 0, CUT),
+            cut_begun: u64_of(image, 0, CUT_BEGUN),
             state: state(image, row(count))?,
         };
         label.check()?;

@@ -11,8 +11,10 @@ use thinwire_volume::{
 };
 
 use super::ops::PoolError;
+use super::rows::{RowCut, VolumeRow};
 use super::{Core, IO_BYTES_MAX, NAME, ThinPool};
 use crate::IdentityHash;
+use crate::cuts::identity_of_cut;
 
 /// What is kept of an open volume.
 pub(super) struct Slot {
@@ -88,7 +90,7 @@ impl ThinPool {
     /// Opens a volume, which has that number, to be written if it can be.
     ///
     /// # Errors
-    /// The pool is not [ready](ThinPool::is_ready), has no such volume, or that is open.
+    /// The pool is not [ready](ThinPool::is_ready), has no such volume, or that is open, or of a cut that is not known to be whole.
     pub fn open_volume(&self, volume: u64) -> Result<ThinVolume, PoolError> {
         self.open_volume_to(volume, VolumeWay::Write)
     }
@@ -106,6 +108,9 @@ impl ThinPool {
             return Err(PoolError::IsOpen { volume });
         }
         let row = entry.row;
+        if row.cut == RowCut::Undecided {
+            return Err(PoolError::Undecided { volume });
+        }
         let is_stopped = core.config.read_only || row.is_read_only || way == VolumeWay::Read;
         let block = below.block_bytes;
         let longest = below.io_bytes_max.min(IO_BYTES_MAX);
@@ -124,7 +129,7 @@ impl ThinPool {
         let slot = core.slots.insert(Slot {
             volume,
             geometry,
-            identity: identity(core.whole, volume, row.incarnation),
+            identity: identity_of(core.whole, volume, &row),
             locks: RangeLocks::default(),
             jobs: 0,
             writers: 0,
@@ -139,6 +144,14 @@ impl ThinPool {
         });
         entry.slot = Some(slot);
         Ok(ThinVolume { core: self.0.clone(), slot })
+    }
+}
+
+/// What a volume is known by; one of a cut by what it was cut of.
+fn identity_of(whole: [u8; 16], volume: u64, row: &VolumeRow) -> Identity {
+    match row.cut {
+        RowCut::No => identity(whole, volume, row.incarnation),
+        _ => identity_of_cut(identity(whole, row.origin, 0).identity, row.incarnation),
     }
 }
 

@@ -92,6 +92,9 @@ impl Core {
         let to = self.slots.get_mut(slot);
         debug_assert!(io.op.is_record() || to.geometry.check(&io) == Ok(()), "{io:?}");
         to.outstanding += 1;
+        if io.op == Op::Cut {
+            return self.ask_cut(slot, &io);
+        }
         if to.is_held && io.op.is_write() {
             to.waiting.push_back(io);
         } else {

@@ -2,6 +2,7 @@
 //! when a commit has made it durable.
 
 mod changes;
+mod cuts;
 mod measure;
 
 use std::collections::VecDeque;
@@ -9,8 +10,9 @@ use std::fmt;
 use std::time::Duration;
 
 use thinwire_buffer::Time;
-use thinwire_volume::VolumeEvent;
+use thinwire_volume::{CutAct, CutOrder, VolumeEvent};
 
+use self::cuts::AskedCut;
 use self::measure::Measure;
 use super::opening::Phase;
 use super::{Core, PoolCanary};
@@ -46,6 +48,8 @@ pub enum PoolOp {
     Rename { volume: u64, name: String },
     /// How much room a volume has for itself: what comes back if it is deleted.
     Measure { volume: u64 },
+    /// What an [`Op::Cut`](thinwire_volume::Op::Cut) asks for. One that is taken has ended once no later write is in it.
+    Cut { volume: u64, order: CutOrder },
 }
 
 /// What an operation has done.
@@ -104,6 +108,13 @@ pub enum PoolError {
         /// What was named.
         volume: u64,
     },
+    /// There is no snapshot of that cut.
+    NoCut,
+    /// It is a snapshot of a cut that is not known to be whole.
+    Undecided {
+        /// Its number.
+        volume: u64,
+    },
     /// There is not enough metadata left.
     NoRoom,
     /// There are as many volumes, or there were as many snapshots, as there can be.
@@ -136,6 +147,11 @@ impl fmt::Display for PoolError {
             PoolError::NoSnapshot { volume } => {
                 write!(f, "volume {volume} is no snapshot of that volume")
             }
+            PoolError::NoCut => f.write_str("the pool has no snapshot of that cut"),
+            PoolError::Undecided { volume } => write!(
+                f,
+                "volume {volume} is of a cut that may not have come about: open what was cut once for writing, which decides that; or delete it"
+            ),
             PoolError::NoRoom => f.write_str(
                 "the pool has not enough metadata left: delete volumes, or enlarge the part",
             ),
@@ -192,6 +208,8 @@ pub(super) struct Ops {
     /// Done, and to be made durable by that commit.
     pending: Vec<(OpNumber, u64, PoolDone, PoolOp)>,
     measures: VecDeque<Measure>,
+    /// Those that were asked for by I/Os.
+    asked: Vec<AskedCut>,
     pub ended: Vec<(OpNumber, Result<PoolDone, PoolError>)>,
     /// Why not all volumes are known.
     pub damaged: Option<TreeFault>,
@@ -207,6 +225,17 @@ pub(super) struct Ops {
     budget: u32,
 }
 
+impl PoolOp {
+    /// The volume whose writers have to have ended.
+    fn cuts(&self) -> Option<u64> {
+        match self {
+            PoolOp::Snapshot { volume, .. } | PoolOp::Clone { volume, .. } => Some(*volume),
+            PoolOp::Cut { volume, order } if order.act == CutAct::Take => Some(*volume),
+            _ => None,
+        }
+    }
+}
+
 impl Ops {
     pub fn new(read_only: bool, repairs: bool) -> Self {
         Ops {
@@ -215,6 +244,7 @@ impl Ops {
             current: None,
             pending: Vec::new(),
             measures: VecDeque::new(),
+            asked: Vec::new(),
             ended: Vec::new(),
             damaged: None,
             read_only,
@@ -309,7 +339,7 @@ impl Core {
             }
             let why = stopped.clone().unwrap_or_default();
             let ended = if is_durable { Ok(*done) } else { Err(PoolError::Stopped { why }) };
-            self.ops.ended.push((*number, ended));
+            self.end_op(*number, ended);
             false
         });
         self.ops.pending = pending;
@@ -343,7 +373,7 @@ impl Core {
         let Some(mut current) = self.ops.current.take() else { return false };
         // Nobody is held back for what a commit takes, if that can be known before.
         let is_room = match current.op {
-            PoolOp::Snapshot { .. } | PoolOp::Clone { .. } => self.trees.change().map(|_| ()),
+            ref op if op.cuts().is_some() => self.trees.change().map(|_| ()),
             _ => Ok(()),
         };
         let has_to_wait = matches!(is_room, Err(TreeStop::Wait | TreeStop::Commit));
@@ -364,12 +394,14 @@ impl Core {
             Ok(()) if has_to_wait => is_room.map(|()| PoolDone::Done).map_err(OpStop::Tree),
             Ok(()) => self.apply(&current.op),
         };
+        let is_through = !matches!(&done, Err(OpStop::Tree(TreeStop::Wait | TreeStop::Commit)));
+        // Before its caller is told, with whom the handle may go.
+        if let (true, Some(slot)) = (is_through, current.holds.take()) {
+            self.release(slot);
+        }
         let ended = match done {
             Ok(done) => {
-                self.commits.is_wanted = true;
-                self.commits.on_change(self.now);
-                let commit = self.commits.open();
-                self.ops.pending.push((current.number, commit, done, current.op));
+                self.await_commit(current.number, done, current.op);
                 None
             }
             Err(OpStop::Tree(TreeStop::Wait)) => {
@@ -388,10 +420,7 @@ impl Core {
             Err(OpStop::Refused(error)) => Some(error),
         };
         if let Some(error) = ended {
-            self.ops.ended.push((current.number, Err(error)));
-        }
-        if let Some(slot) = current.holds {
-            self.release(slot);
+            self.end_op(current.number, Err(error));
         }
         true
     }
@@ -408,9 +437,7 @@ impl Core {
 
     /// Whoever writes to what is to be cut has ended; until then others wait.
     fn is_drained(&mut self, current: &mut Current) -> bool {
-        let (PoolOp::Snapshot { volume, .. } | PoolOp::Clone { volume, .. }) = current.op else {
-            return true;
-        };
+        let Some(volume) = current.op.cuts() else { return true };
         if self.canary == PoolCanary::CutWithoutDrain {
             return true;
         }

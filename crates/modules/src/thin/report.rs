@@ -1,6 +1,7 @@
 //! What a pool says of itself: how full it is, its volumes, and events when it fills up.
 
 use super::Core;
+use super::rows::RowCut;
 use crate::meta::tree::NODE_BYTES;
 
 /// Told when so many percent are in use, once each time that is reached.
@@ -61,6 +62,8 @@ pub struct VolumeReport {
     pub is_read_only: bool,
     /// In seconds since 1970, for people; 0 if that is not known.
     pub created_at: u64,
+    /// It is one of several snapshots that were cut as one: its incarnation is that of the cut. With whether it is there for good.
+    pub cut: Option<bool>,
     /// Which life of its content this is.
     pub incarnation: u64,
     /// Somebody has it open.
@@ -115,6 +118,7 @@ impl Core {
             origin: (entry.row.origin != 0).then_some(entry.row.origin),
             is_read_only: entry.row.is_read_only,
             created_at: entry.row.created_at,
+            cut: (entry.row.cut != RowCut::No).then_some(entry.row.cut == RowCut::Kept),
             incarnation: entry.row.incarnation,
             is_open: entry.slot.is_some(),
         };

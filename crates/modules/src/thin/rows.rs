@@ -12,6 +12,8 @@ pub(super) const TIME_MAX: u64 = 1 << 28;
 
 const BLOCK_BITS: u32 = 36;
 const READ_ONLY: u8 = 1;
+const OF_CUT: u8 = 2;
+const UNDECIDED: u8 = 4;
 
 /// All kinds of trees that a pool has.
 pub(super) static KINDS: [TreeKind; 3] = [
@@ -33,6 +35,18 @@ pub(super) fn names_at(at: TreePointer) -> TreeRoot<NameRow> {
     TreeRoot::new(&KINDS[1], at)
 }
 
+/// Whether a snapshot is one of several, cut as one: then its incarnation is the cut's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum RowCut {
+    /// It is a volume, or a snapshot for itself.
+    #[default]
+    No,
+    /// It may be that not all of them are there, or not of one moment.
+    Undecided,
+    /// All are, for good.
+    Kept,
+}
+
 /// A volume, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct VolumeRow {
@@ -48,6 +62,7 @@ pub(super) struct VolumeRow {
     /// What was mapped before this time may be others', too.
     pub shared_before: u64,
     pub is_read_only: bool,
+    pub cut: RowCut,
     /// In seconds since 1970, for people; 0 if that is not known.
     pub created_at: u64,
 }
@@ -71,14 +86,24 @@ impl TreeValue for VolumeRow {
         }
         out[48..52].copy_from_slice(&(self.shared_before as u32).to_le_bytes());
         out[52] = if self.is_read_only { READ_ONLY } else { 0 };
+        out[52] |= match self.cut {
+            RowCut::No => 0,
+            RowCut::Undecided => OF_CUT | UNDECIDED,
+            RowCut::Kept => OF_CUT,
+        };
         out[56..64].copy_from_slice(&self.created_at.to_le_bytes());
     }
 
     fn take(bytes: &[u8]) -> Option<Self> {
         let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let shared_before = number(48) & u64::from(u32::MAX);
-        let is_right = bytes[52] & !READ_ONLY == 0
-            && bytes[53..56] == [0; 3]
+        let cut = match bytes[52] {
+            READ_ONLY | 0 => RowCut::No,
+            of if of == READ_ONLY | OF_CUT => RowCut::Kept,
+            of if of == READ_ONLY | OF_CUT | UNDECIDED => RowCut::Undecided,
+            _ => return None,
+        };
+        let is_right = bytes[53..56] == [0; 3]
             && shared_before < TIME_MAX
             && number(16) > 0
             && number(16).is_multiple_of(512);
@@ -89,7 +114,8 @@ impl TreeValue for VolumeRow {
             incarnation: number(32),
             origin: number(40),
             shared_before,
-            is_read_only: bytes[52] == READ_ONLY,
+            is_read_only: bytes[52] & READ_ONLY != 0,
+            cut,
             created_at: number(56),
         })
     }

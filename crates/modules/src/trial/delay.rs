@@ -69,7 +69,7 @@ impl Layer for Delay {
     fn take(&mut self, io: Io) {
         let way = usize::from(io.op.is_write());
         match io.op {
-            Op::Flush | Op::LoadWriter | Op::StoreWriter => self.below.submit(io),
+            Op::Flush | Op::Cut | Op::LoadWriter | Op::StoreWriter => self.below.submit(io),
             _ if self.waits[way].is_zero() => self.below.submit(io),
             _ => self.waiting[way].push_back((self.now + self.waits[way], io)),
         }

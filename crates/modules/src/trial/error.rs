@@ -61,7 +61,7 @@ impl Layer for Failing {
             Op::Read | Op::BlockStatus => self.one_in[0],
             Op::Write | Op::WriteZeroes | Op::Discard => self.one_in[1],
             Op::Flush => self.one_in[2],
-            Op::LoadWriter | Op::StoreWriter => 0,
+            Op::Cut | Op::LoadWriter | Op::StoreWriter => 0,
         };
         let is_meant = io.op == Op::Flush || io.offset >= self.from;
         if !is_meant || !self.draw.one_in(one_in) {

@@ -28,7 +28,7 @@ use std::time::Duration;
 use thinwire_buffer::{PAGE_BYTES, Pool, Time};
 use thinwire_volume::{
     CacheReport, Completion, ErrorKind, Geometry, Identity, Io, IoError, MirrorReport, Op,
-    RangeLocks, Scrub, Slab, Token, Volume, VolumeEvent,
+    RangeLocks, Scrub, Slab, Token, Volume, VolumeEvent, Work,
 };
 
 use self::blocks::{Batch, Blocks};
@@ -391,7 +391,8 @@ impl Volume for WriteBack {
                 self.flushes.push_back((io.token, self.epoch));
                 self.epoch += 1;
             }
-            Op::LoadWriter | Op::StoreWriter => {
+            // Whoever cuts holds all writes, and has flushed before.
+            Op::LoadWriter | Op::StoreWriter | Op::Cut => {
                 let token = io.token;
                 self.hand_down(io, Request::Plain { token });
             }
@@ -470,6 +471,10 @@ impl Volume for WriteBack {
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
         self.below.mirrors(found);
+    }
+
+    fn works(&mut self, visit: &mut dyn FnMut(&mut dyn Work)) {
+        self.below.works(visit);
     }
 
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {

@@ -356,6 +356,7 @@ impl Volume for SpreadMemoryStore {
             Op::Discard | Op::WriteZeroes => return self.zero(&io),
             Op::Flush => {}
             Op::LoadWriter | Op::StoreWriter => self.record(&io, &mut completion),
+            Op::Cut => completion.result = Err(io.error(ErrorKind::Unsupported, "memory")),
         }
         self.ready.push(completion);
     }

@@ -89,7 +89,7 @@ impl Client {
         let reader = self.config.read_only;
         let run = (!reader).then_some(self.run);
         let kind = match op {
-            Op::LoadWriter | Op::StoreWriter => unreachable!("no client's"),
+            Op::LoadWriter | Op::StoreWriter | Op::Cut => unreachable!("no client's"),
             Op::Read => Expectation::Read(model.begin_read(run, range, life)),
             Op::BlockStatus => Expectation::Status(model.begin_status(run, range, life)),
             Op::Flush => {
@@ -230,6 +230,7 @@ pub(super) fn op_name(op: Op) -> &'static str {
         Op::BlockStatus => "asks",
         Op::LoadWriter => "loads",
         Op::StoreWriter => "stores",
+        Op::Cut => "cuts",
     }
 }
 

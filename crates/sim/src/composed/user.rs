@@ -341,7 +341,7 @@ impl VolumeUser {
                 let version = model.begin_write(self.run, range, effect);
                 Expectation::Effect { version, effect, fua }
             }
-            Op::LoadWriter | Op::StoreWriter => unreachable!("no user's"),
+            Op::LoadWriter | Op::StoreWriter | Op::Cut => unreachable!("no user's"),
         };
         let overlaps = |p: &Pending| p.range.overlaps(range);
         scene.coverage.requests += 1;

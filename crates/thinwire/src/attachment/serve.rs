@@ -503,7 +503,7 @@ impl Controlled for View<'_> {
             let why = "it is being detached".into();
             return PoolProgress::Ended(Response::Refused { why });
         }
-        self.desk.begin(ask, &self.open.pools())
+        self.desk.begin(ask, &self.open.pools(), &self.open.cuts())
     }
 
     fn work(&mut self, ask: &WorkAsk) -> PoolProgress {

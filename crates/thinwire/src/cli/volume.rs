@@ -217,18 +217,21 @@ on its parts. Changes nothing.")]
         #[allow(missing_docs)]
         common: VolumeCommon,
     },
-    /// Keep what a volume of a pool is now, under a name: to be read
+    /// Keep what a volume of a pool, or of several, is now, under a name: to be read
     #[command(after_help = "\
 Examples:
   thinwire volume snapshot pool.toml#pool@home before-update
   thinwire attach --read-only pool.toml#pool@before-update --block
+  thinwire volume snapshot wide.toml#wide before-update
+  thinwire attach --read-only wide.toml#wide@before-update --block
 
-Takes no room but for what is written later. While a volume of the pool is attached, that attachment does it: the snapshot is one moment, as
-after a power failure. While a target exports one, it is refused.")]
+Takes no room but for what is written later. Whoever has the pool open, an attachment or a target, does it while it is in use: the snapshot is one
+moment, as after a power failure. So is that of a volume with labels whose parts are volumes of pools, or exports of such: each part has
+a snapshot then, called VOLUME.NAME in its pool, or none has.")]
     Snapshot {
-        /// The volume, FILE.toml#POOL@VOLUME; one that is a snapshot itself, too
+        /// The volume: FILE.toml#POOL@VOLUME, also one that is a snapshot itself, or FILE.toml#NAME of one over several pools
         volume: VolumeSpec,
-        /// What the snapshot is called in the pool
+        /// What the snapshot is called
         name: String,
         #[command(flatten)]
         #[allow(missing_docs)]
@@ -269,11 +272,12 @@ flushed, find out, and lose them. A volume that is attached is not rolled back."
     #[command(after_help = "\
 Examples:
   thinwire volume delete pool.toml#pool@before-update
+  thinwire volume delete wide.toml#wide@before-update
 
 What nobody else has is given back to the pool, step by step: interrupted, that goes on when the pool is used. A volume that is attached
 is not deleted.")]
     Delete {
-        /// The volume or snapshot, FILE.toml#POOL@VOLUME
+        /// The volume or snapshot, FILE.toml#POOL@VOLUME; or FILE.toml#NAME@SNAPSHOT of one over several pools
         volume: VolumeSpec,
         #[command(flatten)]
         #[allow(missing_docs)]
@@ -295,15 +299,16 @@ While it is attached, its face grows, too.")]
         #[allow(missing_docs)]
         common: VolumeCommon,
     },
-    /// Show how full a pool is, and its volumes
+    /// Show how full a pool is, and its volumes; of a volume over several pools its snapshots
     #[command(after_help = "\
 Examples:
   thinwire volume show pool.toml#pool
   thinwire volume show --space --json pool.toml#pool
+  thinwire volume show wide.toml#wide
 
 Changes nothing.")]
     Show {
-        /// The pool, FILE.toml#POOL
+        /// The pool, FILE.toml#POOL; or FILE.toml#NAME of a volume over several
         pool: VolumeSpec,
         /// How much of each volume nobody else has, too: what comes back if it is deleted
         #[arg(long)]

@@ -4,6 +4,7 @@
 //! * `create.rs`: parts get labels
 //! * `legs.rs`: a mirror has one leg more, or one less
 //! * `live.rs`: what volumes that are in use do for themselves
+//! * `cut.rs`: snapshots of volumes over several pools, as one
 //! * `look.rs`: what stands in labels, and which volumes those make
 //! * `pool.rs`: volumes of pools, their snapshots and clones; `pool_check.rs`: pools as a whole
 //! * `replace.rs`: another part comes in the place of a leg of a mirror
@@ -12,6 +13,7 @@
 
 mod check;
 mod create;
+mod cut;
 mod legs;
 mod live;
 mod look;
@@ -52,6 +54,10 @@ pub fn run(args: &VolumeArgs) -> Outcome {
         }
         VolumeAction::Snapshot { volume, name, common } => {
             let name = name.clone();
+            if volume.is_labelled() {
+                let request = PoolRequest::Snapshot { volume: String::new(), name };
+                return cut::act(volume, &request, common);
+            }
             pool::act(volume, |volume| PoolRequest::Snapshot { volume, name }, false, common)
         }
         VolumeAction::Clone { volume, name, common } => {
@@ -62,12 +68,19 @@ pub fn run(args: &VolumeArgs) -> Outcome {
             let to = to.clone();
             pool::act(volume, |volume| PoolRequest::Rollback { volume, to }, false, common)
         }
+        VolumeAction::Delete { volume, common } if volume.cut().is_some() => {
+            let (whole, volume) = cut::whole_of(volume)?;
+            cut::act(&whole, &PoolRequest::Delete { volume }, common)
+        }
         VolumeAction::Delete { volume, common } => {
             pool::act(volume, |volume| PoolRequest::Delete { volume }, false, common)
         }
         VolumeAction::Grow { volume, size, common } => {
             let bytes = *size;
             pool::act(volume, |volume| PoolRequest::Grow { volume, bytes }, false, common)
+        }
+        VolumeAction::Show { pool, common, .. } if pool.can_be_cut() => {
+            cut::act(pool, &PoolRequest::Show { space: false }, common)
         }
         VolumeAction::Show { pool, space, common } => pool::show(pool, *space, common),
         VolumeAction::Resync { volume, degraded, from, live, take_over, common } => {

@@ -32,6 +32,7 @@ pub use target::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::cuts::CutStatus;
 use crate::pool::{PoolName, PoolRequest, PoolStatus};
 use crate::reload::Reloaded;
 use crate::trees::NodeName;
@@ -118,6 +119,13 @@ pub enum Response {
     Volume {
         /// How all stands that it is made of.
         nodes: Vec<NodeStatus>,
+    },
+    /// It was done to the snapshots of a volume over several pools, durably.
+    Cuts {
+        /// A sentence for the user.
+        said: String,
+        /// Those that were asked for.
+        cuts: Vec<CutStatus>,
     },
     /// It will not do that; it goes on as before.
     Refused {

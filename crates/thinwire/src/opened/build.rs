@@ -1,20 +1,23 @@
 //! From leaves that are open to the volume on top of them.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use thinwire_modules::Dealt;
+use thinwire_modules::cuts::OfCut;
 use thinwire_volume::{Port, Volume};
 
 use super::outline::Outline;
 use super::pools::OpenPool;
 use super::returning::Returning;
 use super::tree::{Leaf, Root};
+use crate::cuts::take_as_parts;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::host::Host;
 use crate::labelled::{Opening, open_whole};
 use crate::mirrored::open_mirror;
 use crate::network::NetworkLeaf;
-use crate::pool::{open_pool, open_volume_of_pool};
+use crate::pool::{PoolName, open_pool, open_volume_of_pool};
 use crate::uri::VolumeSpec;
 
 /// Puts volumes on these leaves, which are taken in order.
@@ -30,6 +33,8 @@ pub(super) struct Build<'a> {
     pub ports: &'a mut Vec<usize>,
     pub returning: &'a mut Returning,
     pub outline: &'a mut Outline,
+    /// Snapshots are put together: which cut they are of, once that is known.
+    pub cut: Option<Rc<Cell<u64>>>,
 }
 
 impl Build<'_> {
@@ -69,6 +74,11 @@ impl Build<'_> {
                 .map_err(|e| e.context(format_args!("cannot open {spec}")));
         }
         let below = Opening { read_only: opening.read_only || spec.only_reads(), ..*opening };
+        // Nobody changes a snapshot.
+        let opening = if spec.cut().is_some() { &below } else { opening };
+        if spec.cut().is_some() {
+            self.cut = Some(Rc::default());
+        }
         let mut built = Vec::new();
         for child in children {
             let next = self.taken + child.leaves().len();
@@ -102,10 +112,18 @@ impl Build<'_> {
         let built: Outcome<Vec<_>> = built.into_iter().collect();
         if *labels {
             let described = (*module, options, key.as_deref());
-            let opened = open_whole(host, described, children, built?, opening);
-            return opened
-                .map(Root::Other)
-                .map_err(|e| e.context(format_args!("cannot open {spec}")));
+            let mut built = built?;
+            if let Some(cut) = &self.cut {
+                built = take_as_parts(host, children, built, opening, cut)
+                    .map_err(|e| e.context(format_args!("cannot open {spec}")))?;
+            }
+            let cuts = PoolName::of_cuts(spec);
+            let opened = open_whole(host, described, children, (built, cuts), opening)
+                .map_err(|e| e.context(format_args!("cannot open {spec}")))?;
+            return Ok(Root::Other(match spec.cut().and(self.cut.take()) {
+                Some(cut) => Box::new(OfCut::whole(opened, cut.get())),
+                None => opened,
+            }));
         }
         module.open(built?, options).map(Root::Other).map_err(|e| {
             let e = match e.child {
@@ -121,8 +139,9 @@ impl Build<'_> {
 impl Build<'_> {
     /// The same, of what is opened in another way.
     fn below<'b>(&'b mut self, opening: &'b Opening<'b>) -> Build<'b> {
-        let Build { host, leaves, pools, taken, ports, returning, outline, .. } = self;
-        Build { host, opening, leaves, pools: *pools, taken: *taken, ports, returning, outline }
+        let Build { host, leaves, pools, taken, ports, returning, outline, cut, .. } = self;
+        let (pools, taken, cut) = (*pools, *taken, cut.clone());
+        Build { host, opening, leaves, pools, taken, ports, returning, outline, cut }
     }
 
     /// Whoever writes may have dropped a leg, or be about to give a block to another volume (rule 26).

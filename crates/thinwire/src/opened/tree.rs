@@ -180,7 +180,8 @@ impl Tree {
                 let Bottom { leaves, returning, pools, lacking, .. } = &mut bottom;
                 let (opening, leaves, ports) = (&opening, &leaves[..], &mut ports);
                 let (pools, outline) = ((&pools[..], &lacking[..]), &mut outline);
-                Build { host, opening, leaves, pools, taken: 0, ports, returning, outline }
+                let (cut, taken) = (None, 0);
+                Build { host, opening, leaves, pools, taken, ports, returning, outline, cut }
                     .volume(&own)
             });
         match opened {

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use thinwire_modules::cuts::Cuts;
 use thinwire_modules::thin::{OpNumber, PoolDone, PoolError, PoolOp, ThinPool};
 
 use super::{PoolRequest, PoolStatus, describe};
 use crate::control::{PoolProgress, Response};
+use crate::cuts::CutDesk;
 use crate::trees::NodeName;
 use crate::uri::VolumeSpec;
 
@@ -39,7 +41,18 @@ impl PoolName {
         self.name == other.name && is_file
     }
 
-    /// Of all pools in a volume, in order.
+    /// Of a volume of which snapshots can be taken as one.
+    pub fn of_cuts(volume: &VolumeSpec) -> Option<Self> {
+        match volume {
+            VolumeSpec::Over { node: Some(NodeName { file, name }), .. } if volume.can_be_cut() => {
+                let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+                Some(PoolName { file, name: name.clone() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Of all pools in a volume, in order, and of what of it can be cut as one.
     pub fn all_in(volume: &VolumeSpec) -> Vec<Self> {
         let mut found = Vec::new();
         Self::gather(volume, &mut found);
@@ -48,6 +61,7 @@ impl PoolName {
 
     fn gather(volume: &VolumeSpec, found: &mut Vec<Self>) {
         found.extend(Self::of(volume));
+        found.extend(Self::of_cuts(volume));
         if let VolumeSpec::Over { children, .. } = volume {
             children.iter().for_each(|child| Self::gather(child, found));
         }
@@ -69,6 +83,7 @@ pub struct PoolAsk {
 pub struct PoolDesk {
     last: u64,
     under_way: Vec<UnderWay>,
+    cuts: CutDesk,
 }
 
 /// Something that has begun.
@@ -92,11 +107,23 @@ fn refused(why: String) -> PoolProgress {
 impl PoolDesk {
     /// Nothing is under way.
     pub fn is_idle(&self) -> bool {
-        self.under_way.is_empty()
+        self.under_way.is_empty() && self.cuts.is_idle()
     }
 
-    /// Begins with what is asked, of one of these pools, which are open.
-    pub fn begin(&mut self, ask: &PoolAsk, pools: &[(VolumeSpec, ThinPool)]) -> PoolProgress {
+    /// Begins with what is asked, of one of the pools that are open on a host, or of what can be cut as one there.
+    pub fn begin(
+        &mut self,
+        ask: &PoolAsk,
+        pools: &[(VolumeSpec, ThinPool)],
+        cuts: &[(PoolName, Cuts)],
+    ) -> PoolProgress {
+        if let Some((_, cuts)) = cuts.iter().find(|(name, _)| *name == ask.pool) {
+            self.last += 1;
+            return match self.cuts.begin(self.last, &ask.request, cuts) {
+                Ok(()) => PoolProgress::Started(self.last),
+                Err(why) => refused(why),
+            };
+        }
         let is_it = |(spec, _): &&(VolumeSpec, _)| PoolName::of(spec).as_ref() == Some(&ask.pool);
         let Some((_, pool)) = pools.iter().find(is_it) else {
             return refused(format!("it has no pool {} open", ask.pool.name));
@@ -123,6 +150,7 @@ impl PoolDesk {
 
     /// Appends what has ended since the last call, and how.
     pub fn finish(&mut self, ended: &mut Vec<(u64, Response)>) {
+        self.cuts.finish(ended);
         let mut results = Vec::new();
         for nth in 0..self.under_way.len() {
             let pool = self.under_way[nth].pool.clone();

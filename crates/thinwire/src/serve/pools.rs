@@ -56,7 +56,7 @@ impl PoolClerk {
 impl Clerk for PoolClerk {
     fn begin(&mut self, number: u64, words: &str, _: &mut dyn ServedVolumes) {
         let begun = match serde_json::from_str::<PoolAsk>(words) {
-            Ok(ask) => self.desk.begin(&ask, &self.host.pools().all()),
+            Ok(ask) => self.desk.begin(&ask, &self.host.pools().all(), &self.host.cuts().all()),
             Err(e) => PoolProgress::Ended(Response::Refused { why: e.to_string() }),
         };
         match begun {

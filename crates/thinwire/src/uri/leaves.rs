@@ -5,7 +5,7 @@ use std::fs::metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use thinwire_modules::{Cache, Layout, Readonly};
+use thinwire_modules::{Cache, Integrity, Layout, Module, Readonly};
 use thinwire_wire::aoe::ShelfSlot;
 
 use super::{NodeAddress, NodeName, VolumeSpec};
@@ -105,6 +105,11 @@ pub fn same([one, other]: [&VolumeSpec; 2]) -> String {
     format!("{one} and {other} are the same {kind}")
 }
 
+/// What it keeps for itself would have to be cut, too, and is not.
+fn keeps_from_cuts(module: &Module) -> bool {
+    module.is_mirror() || module.name == Integrity::NAME
+}
+
 impl VolumeSpec {
     /// What is at the bottom, in order: the volume itself unless it is made of others.
     pub fn leaves(&self) -> Vec<&VolumeSpec> {
@@ -153,7 +158,8 @@ impl VolumeSpec {
 
     /// It changes nothing of what it is made of.
     pub fn only_reads(&self) -> bool {
-        matches!(self, VolumeSpec::Over { module, .. } if module.name == Readonly::NAME)
+        self.cut().is_some()
+            || matches!(self, VolumeSpec::Over { module, .. } if module.name == Readonly::NAME)
     }
 
     /// Caches in it, of all kinds, take so much memory, in bytes.
@@ -313,6 +319,76 @@ impl VolumeSpec {
             _ => pool,
         };
         children.iter().for_each(|child| child.gather_keyed(below, found));
+    }
+
+    /// Its parts have labels, and it is no pool.
+    pub fn is_labelled(&self) -> bool {
+        matches!(self, VolumeSpec::Over { module, labels: true, .. } if !module.has_volumes())
+    }
+
+    /// Of a cut of a whole its name.
+    pub fn cut(&self) -> Option<&str> {
+        match self {
+            VolumeSpec::Over { module, labels: true, inner, .. } if !module.has_volumes() => {
+                inner.as_deref()
+            }
+            _ => None,
+        }
+    }
+
+    /// Snapshots of all that it is made of can be taken as one: by what it is called, there are such.
+    pub fn can_be_cut(&self) -> bool {
+        match self {
+            VolumeSpec::Over { module, labels: true, node: Some(_), children, .. } => {
+                self.cut().is_none()
+                    && !module.has_volumes()
+                    && !keeps_from_cuts(module)
+                    && children.iter().all(VolumeSpec::may_be_in_cut)
+            }
+            _ => false,
+        }
+    }
+
+    fn may_be_in_cut(&self) -> bool {
+        match self {
+            VolumeSpec::Remote(_) => true,
+            VolumeSpec::Over { .. } if self.inner().is_some() => true,
+            VolumeSpec::Over { module, children, .. } => {
+                !module.has_volumes()
+                    && !keeps_from_cuts(module)
+                    && children.iter().all(VolumeSpec::may_be_in_cut)
+            }
+            _ => false,
+        }
+    }
+
+    /// Of what is part of a whole the snapshot that a cut of that name has of it: of a volume of a pool there, of an export another
+    /// export of that target.
+    ///
+    /// # Errors
+    /// It has none: a sentence.
+    pub fn in_cut(&self, cut: &str) -> Result<VolumeSpec, String> {
+        let mut of = self.clone();
+        match &mut of {
+            VolumeSpec::Remote(remote) => remote.export = format!("{}.{cut}", remote.export),
+            VolumeSpec::Over { node, inner: Some(inner), module, .. } if module.has_volumes() => {
+                *inner = format!("{inner}.{cut}");
+                if let Some(node) = node {
+                    node.name = format!("{}.{cut}", node.name);
+                }
+            }
+            VolumeSpec::Over { children, module, .. } if !keeps_from_cuts(module) => {
+                for child in children {
+                    *child = child.in_cut(cut)?;
+                }
+            }
+            _ => {
+                return Err(format!(
+                    "{self} is no volume of a pool, nor the export of one, and has no snapshots"
+                ));
+            }
+        }
+        Ok(of)
     }
 
     /// Of a volume of a pool its name there.

@@ -418,6 +418,10 @@ impl<D: Disk> Volume for FileStore<D> {
             }
             Op::BlockStatus => self.start(running, DiskOpKind::BlockStatus(Vec::new())),
             Op::LoadWriter => self.start(running, DiskOpKind::LoadWriter(Box::default())),
+            Op::Cut => {
+                let error = running.error(ErrorKind::Unsupported);
+                self.ready.push(Completion::new(io.token, Err(error)));
+            }
             Op::StoreWriter => match WriterRecord::from_data(&io.data) {
                 Some(record) => self.start(running, DiskOpKind::StoreWriter(Box::new(record))),
                 None => {

@@ -270,6 +270,7 @@ impl MemoryStore {
                 Some(record) => self.writer = record,
                 None => completion.result = Err(io.error(ErrorKind::Invalid, "memory")),
             },
+            Op::Cut => completion.result = Err(io.error(ErrorKind::Unsupported, "memory")),
         }
         completion
     }

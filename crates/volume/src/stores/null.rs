@@ -3,7 +3,9 @@
 use thinwire_buffer::{Pool, SegList, Segment};
 
 use super::IO_BYTES_MAX;
-use crate::{Completion, Extent, Features, Geometry, Identity, Io, Op, Volume, WriterRecord};
+use crate::{
+    Completion, ErrorKind, Extent, Features, Geometry, Identity, Io, Op, Volume, WriterRecord,
+};
 
 /// Completes every I/O at once. Reads share one zero buffer; nothing is stored.
 pub struct NullStore {
@@ -61,6 +63,7 @@ impl Volume for NullStore {
             // Nothing is kept, and so nobody on record: whoever asks may write.
             Op::LoadWriter => completion.data = WriterRecord::default().to_data(&Pool::new(0)),
             Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes | Op::StoreWriter => {}
+            Op::Cut => completion.result = Err(io.error(ErrorKind::Unsupported, "null")),
         }
         self.ready.push(completion);
     }

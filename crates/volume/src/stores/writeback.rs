@@ -276,7 +276,9 @@ impl<V: Volume> Writeback<V> {
                 let mut completion = Completion::new(token, inner.result);
                 match (inner.result, op) {
                     (Err(_), _) => {}
-                    (Ok(()), Op::LoadWriter | Op::StoreWriter) => completion.data = inner.data,
+                    (Ok(()), Op::LoadWriter | Op::StoreWriter | Op::Cut) => {
+                        completion.data = inner.data
+                    }
                     (Ok(()), Op::Read) => {
                         self.lay_over(&over, offset, len, &inner.data, &mut completion.data);
                     }
@@ -308,7 +310,8 @@ impl<V: Volume> Layer for Writeback<V> {
         self.outstanding += 1;
         match io.op {
             Op::Read | Op::BlockStatus => self.ask(io),
-            Op::LoadWriter | Op::StoreWriter => {
+            // What is not flushed is not in a cut, as after a power failure.
+            Op::LoadWriter | Op::StoreWriter | Op::Cut => {
                 let below = Below::Answer {
                     token: io.token,
                     op: io.op,

@@ -291,7 +291,7 @@ impl Exercise<'_> {
         match io.op {
             Op::Read => self.check_read(&io, completion.data),
             Op::BlockStatus => self.check_status(&io, &completion),
-            Op::LoadWriter | Op::StoreWriter => unreachable!("not part of the mix"),
+            Op::LoadWriter | Op::StoreWriter | Op::Cut => unreachable!("not part of the mix"),
             Op::Flush => {}
             Op::Write | Op::Discard | Op::WriteZeroes => self.settle_write(&io),
         }

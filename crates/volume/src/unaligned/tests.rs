@@ -62,7 +62,7 @@ impl Slow {
             }
             Op::Write => io.data.copy_to(&mut self.bytes[range]),
             Op::Flush => {}
-            Op::LoadWriter | Op::StoreWriter => {
+            Op::LoadWriter | Op::StoreWriter | Op::Cut => {
                 completion.result = Err(io.error(ErrorKind::Unsupported, "test"));
             }
             Op::Discard | Op::WriteZeroes => self.bytes[range].fill(0),

@@ -118,7 +118,7 @@ impl Store {
             }
             Op::Flush => content.durable = (0..BLOCKS).map(|block| content.now(block)).collect(),
             Op::LoadWriter => completion.data = WriterRecord::default().to_data(&self.pool),
-            Op::StoreWriter | Op::BlockStatus => {}
+            Op::StoreWriter | Op::BlockStatus | Op::Cut => {}
         }
         self.ended.push(completion);
     }

@@ -66,7 +66,10 @@ pub(super) const NEXT_OPENING: Field = WRITER_NAME.then("next opening", 16);
 pub(super) const OPENINGS: Field = NEXT_OPENING.then("openings", 8);
 pub(super) const RESERVED: Field = OPENINGS.then("reserved", 8);
 pub(super) const STATE_LENGTH: Field = RESERVED.then("state length", 2);
-pub(super) const RESERVED_BEHIND: Field = STATE_LENGTH.then("reserved", 46);
+pub(super) const RESERVED_BETWEEN: Field = STATE_LENGTH.then("reserved", 6);
+pub(super) const CUT: Field = RESERVED_BETWEEN.then("cut", 8);
+pub(super) const CUT_BEGUN: Field = CUT.then("cut begun", 8);
+pub(super) const RESERVED_BEHIND: Field = CUT_BEGUN.then("reserved", 24);
 
 /// Rows begin here: first those of the parts, then those of the options.
 pub(super) const HEAD_BYTES: usize = RESERVED_BEHIND.end();

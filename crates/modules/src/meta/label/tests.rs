@@ -29,6 +29,8 @@ pub(in crate::meta) fn sample(module: &str, parts: u8) -> Label {
         data_start: LABEL_AREA_BYTES,
         opening: [0xa5; 16],
         next_opening: [0; 16],
+        cut: 0,
+        cut_begun: 0,
         openings: 3,
         content: Identity { identity: [0xc0; 16], incarnation: 0x0102_0304_0506_0708 },
         writer: None,
@@ -94,6 +96,8 @@ fn any_label() -> impl Strategy<Value = Label> {
                 data_start: start * 4096,
                 opening: ids.0,
                 next_opening: [chosen as u8; 16],
+                cut: chosen,
+                cut_begun: ids.1,
                 openings: if ids.0 == [0; 16] { 0 } else { whole },
                 content: Identity { identity: ids.2, incarnation: ids.1 },
                 writer: writer.map(|(generation, holder, name)| WriterRecord {

@@ -83,6 +83,8 @@ fn label(leg: usize, state: &MirrorState, bytes: u64) -> Label {
         data_start: MIRROR_DATA_START,
         opening: [0; 16],
         next_opening: [0; 16],
+        cut: 0,
+        cut_begun: 0,
         openings: 0,
         content: Identity::default(),
         writer: None,

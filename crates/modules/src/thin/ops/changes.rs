@@ -2,7 +2,7 @@
 
 use super::{OpStop, PoolDone, PoolError, PoolOp};
 use crate::meta::tree::TreePointer;
-use crate::thin::rows::{NameRow, TIME_MAX, VolumeRow, check_name};
+use crate::thin::rows::{NameRow, RowCut, TIME_MAX, VolumeRow, check_name};
 use crate::thin::{Core, Entry, PoolCanary, VOLUMES_MAX};
 
 /// Sizes of volumes are multiples of this: the largest block that the data part may have.
@@ -10,10 +10,18 @@ const SIZE_ALIGN_BYTES: u64 = 4096;
 const SIZE_MAX: u64 = 1 << 62;
 
 /// What makes a new volume, beside its content.
-struct New<'a> {
-    name: &'a str,
-    incarnation: u64,
-    at: u64,
+pub(super) struct New<'a> {
+    pub name: &'a str,
+    pub incarnation: u64,
+    pub at: u64,
+    pub cut: RowCut,
+}
+
+impl<'a> New<'a> {
+    /// What is no part of a cut.
+    fn plain(name: &'a str, incarnation: u64, at: u64) -> Self {
+        New { name, incarnation, at, cut: RowCut::No }
+    }
 }
 
 fn check_size(bytes: u64) -> Result<(), PoolError> {
@@ -39,15 +47,16 @@ impl Core {
                     origin: 0,
                     shared_before: 0,
                     is_read_only: false,
+                    cut: RowCut::No,
                     created_at: *at,
                 };
-                self.add(row, None, &New { name, incarnation: *incarnation, at: *at })
+                self.add(row, None, &New::plain(name, *incarnation, *at))
             }
             PoolOp::Snapshot { volume, name, incarnation, at } => {
-                self.cut(*volume, true, &New { name, incarnation: *incarnation, at: *at })
+                self.cut(*volume, true, &New::plain(name, *incarnation, *at))
             }
             PoolOp::Clone { volume, name, incarnation, at } => {
-                self.cut(*volume, false, &New { name, incarnation: *incarnation, at: *at })
+                self.cut(*volume, false, &New::plain(name, *incarnation, *at))
             }
             PoolOp::RollBack { volume, to, incarnation } => {
                 self.roll_back(*volume, *to, *incarnation)
@@ -55,11 +64,12 @@ impl Core {
             PoolOp::Delete { volume } => self.delete(*volume),
             PoolOp::Resize { volume, bytes } => self.resize(*volume, *bytes),
             PoolOp::Rename { volume, name } => self.rename(*volume, name),
+            PoolOp::Cut { volume, order } => self.apply_cut(*volume, order),
             PoolOp::Measure { .. } => unreachable!("it changes nothing"),
         }
     }
 
-    fn row(&self, volume: u64) -> Result<VolumeRow, PoolError> {
+    pub(super) fn row(&self, volume: u64) -> Result<VolumeRow, PoolError> {
         let entry = self.entries.get(&volume).ok_or(PoolError::NoVolume { volume })?;
         Ok(entry.row)
     }
@@ -71,12 +81,13 @@ impl Core {
                 self.row(*volume)?;
                 self.check_new_name(None, name)
             }
+            PoolOp::Cut { volume, order } => self.check_order(*volume, order),
             _ => Ok(()),
         }
     }
 
     /// Whether a volume can get that name.
-    fn check_new_name(&self, volume: Option<u64>, name: &str) -> Result<(), PoolError> {
+    pub(super) fn check_new_name(&self, volume: Option<u64>, name: &str) -> Result<(), PoolError> {
         check_name(name).map_err(|why| PoolError::BadName { why })?;
         if let Some(fault) = &self.ops.damaged {
             return Err(PoolError::Damaged(fault.clone()));
@@ -84,6 +95,14 @@ impl Core {
         let taken = self.entries.iter().find(|(_, entry)| entry.name == name);
         match taken.map(|(&taken, _)| taken) {
             Some(taken) if volume != Some(taken) => Err(PoolError::NameTaken { volume: taken }),
+            _ => Ok(()),
+        }
+    }
+
+    /// What may not have come about is nothing to begin with.
+    fn check_decided(volume: u64, row: &VolumeRow) -> Result<(), PoolError> {
+        match row.cut {
+            RowCut::Undecided => Err(PoolError::Undecided { volume }),
             _ => Ok(()),
         }
     }
@@ -135,8 +154,14 @@ impl Core {
     }
 
     /// A snapshot or a clone.
-    fn cut(&mut self, volume: u64, is_read_only: bool, new: &New<'_>) -> Result<PoolDone, OpStop> {
+    pub(super) fn cut(
+        &mut self,
+        volume: u64,
+        is_read_only: bool,
+        new: &New<'_>,
+    ) -> Result<PoolDone, OpStop> {
         let of = self.row(volume)?;
+        Self::check_decided(volume, &of)?;
         let time = self.next_time()?;
         // What is mapped by now is both's, and what comes is of one.
         let of = VolumeRow { shared_before: time, ..of };
@@ -144,6 +169,7 @@ impl Core {
             incarnation: new.incarnation,
             origin: volume,
             is_read_only,
+            cut: new.cut,
             created_at: new.at,
             ..of
         };
@@ -170,6 +196,7 @@ impl Core {
         let (row, from) = (self.row(volume)?, self.row(to)?);
         self.check_closed(volume)?;
         self.check_lineage(volume, to)?;
+        Self::check_decided(to, &from)?;
         let time = self.next_time()?;
         let mut change = self.trees.change()?;
         change.delete(row.blocks())?;
@@ -184,7 +211,7 @@ impl Core {
         Ok(PoolDone::Done)
     }
 
-    fn delete(&mut self, volume: u64) -> Result<PoolDone, OpStop> {
+    pub(super) fn delete(&mut self, volume: u64) -> Result<PoolDone, OpStop> {
         let row = self.row(volume)?;
         self.check_closed(volume)?;
         let mut change = self.trees.change_to_free()?;

@@ -26,7 +26,7 @@ impl Core {
         let Some(mut measure) = self.ops.measures.pop_front() else { return };
         let Some(entry) = self.entries.get(&measure.volume) else {
             let error = PoolError::NoVolume { volume: measure.volume };
-            return self.ops.ended.push((measure.number, Err(error)));
+            return self.end_op(measure.number, Err(error));
         };
         let row = entry.row;
         let mut found = Vec::<(u64, Mapping)>::new();
@@ -52,12 +52,12 @@ impl Core {
                             own_bytes: measure.own << shift,
                             shared_bytes: row.mapped.saturating_sub(measure.own) << shift,
                         };
-                        self.ops.ended.push((measure.number, Ok(done)));
+                        self.end_op(measure.number, Ok(done));
                     }
                 }
             }
             Err(TreeStop::Fault(fault)) => {
-                self.ops.ended.push((measure.number, Err(PoolError::Damaged(fault))));
+                self.end_op(measure.number, Err(PoolError::Damaged(fault)));
             }
             Err(_) => {
                 self.ops.measures.push_front(measure);

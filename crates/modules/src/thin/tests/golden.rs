@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::rows::{BLOCKS_MAX, Mapping, NameRow, TIME_MAX, VolumeRow};
+use super::super::rows::{BLOCKS_MAX, Mapping, NameRow, RowCut, TIME_MAX, VolumeRow};
 use super::super::*;
 use crate::meta::tree::{TREE_STATE_BYTES, TreePointer, TreeValue};
 
@@ -30,6 +30,7 @@ fn row() -> VolumeRow {
         origin: 0x42,
         shared_before: 0x0abc_def0,
         is_read_only: true,
+        cut: RowCut::No,
         created_at: 1_700_000_000,
     }
 }
@@ -41,6 +42,7 @@ fn images() -> Vec<(&'static str, Vec<u8>)> {
         ("state", new.states().unwrap()[1].clone()),
         ("head", head.encode().to_vec()),
         ("volume", bytes_of(row())),
+        ("volume-of-cut", bytes_of(VolumeRow { cut: RowCut::Undecided, ..row() })),
         ("name", bytes_of(NameRow::new("mails, März"))),
         ("mapping", bytes_of(Mapping { block: 0x1_2345_6789, time: 0x0bcd_ef01 })),
     ]
@@ -110,15 +112,8 @@ fn fields_are_where_the_document_says() {
     assert_eq!(fields.last().map(|(at, width, _)| at + width), Some(POOL_HEAD_BYTES));
     let fields = table("| 0 | 16 | blocks | root of its tree of blocks |");
     let (_, volume) = &images()[2];
-    let names = [
-        "volume bytes",
-        "mapped",
-        "incarnation",
-        "origin",
-        "shared before",
-        "read only",
-        "created at",
-    ];
+    let names =
+        ["volume bytes", "mapped", "incarnation", "origin", "shared before", "kind", "created at"];
     let row = row();
     let says = names.map(|of| number(volume, &fields, of));
     let wants =

@@ -35,6 +35,8 @@ pub fn labels_of(blocks: u64, block_bytes: u32, metadata_bytes: u64) -> [Label; 
         data_start: LABEL_AREA_BYTES,
         opening: [0; 16],
         next_opening: [0; 16],
+        cut: 0,
+        cut_begun: 0,
         openings: 0,
         content: Default::default(),
         writer: None,

@@ -576,6 +576,7 @@ fn kind_of(op: &PoolOp) -> &'static str {
         PoolOp::Resize { .. } => "resize",
         PoolOp::Rename { .. } => "rename",
         PoolOp::Measure { .. } => "measure",
+        PoolOp::Cut { .. } => "cut",
     }
 }
 

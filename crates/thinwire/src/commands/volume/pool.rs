@@ -9,6 +9,7 @@ use thinwire_modules::thin::{PoolDone, PoolOp, ThinPool};
 use super::options_of;
 use crate::cli::VolumeCommon;
 use crate::control::{ControlClient, ControlError, ControlRequest, Response};
+use crate::cuts::CutStatus;
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::last_resort::catch_signals;
@@ -21,7 +22,7 @@ use crate::size::show_size;
 use crate::uri::VolumeSpec;
 
 /// How often is looked how far it is.
-const GLANCE: Duration = Duration::from_millis(20);
+pub(super) const GLANCE: Duration = Duration::from_millis(20);
 /// So long whoever uses it may take: a snapshot waits for what is being written.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
 /// How often that is said.
@@ -122,7 +123,7 @@ pub fn act(
         )));
     };
     let request = request(name.to_owned());
-    if let Some((said, status)) = ask_user(&pool, &request, common)? {
+    if let Some((said, status)) = ask_pool(&pool, &request, common)? {
         return match common.json {
             true => say_status(&status),
             false => output::say(&said),
@@ -145,23 +146,45 @@ pub fn act(
     }
 }
 
+/// What whoever has something open has done.
+pub(super) enum Answered {
+    /// To a pool, in a sentence, and how that stands then.
+    Pool(String, PoolStatus),
+    /// To snapshots of a volume over several, in a sentence, and which there are.
+    Cuts(String, Vec<CutStatus>),
+}
+
 /// Has an attachment or a target do it that has the pool open; none if there is no such. What was done, in a sentence, and how the pool
 /// stands then.
-fn ask_user(
+fn ask_pool(
     pool: &VolumeSpec,
     request: &PoolRequest,
     common: &VolumeCommon,
 ) -> Outcome<Option<(String, PoolStatus)>> {
     let Some(wanted) = PoolName::of(pool) else { return Ok(None) };
+    match ask_user((&wanted, "the pool"), request, common)? {
+        Some(Answered::Pool(said, status)) => Ok(Some((said, status))),
+        Some(Answered::Cuts(..)) => Err(Failure::failed(format!("{pool} is no pool there"))),
+        None => Ok(None),
+    }
+}
+
+/// Has an attachment or a target do it that has that open; none if there is no such.
+pub(super) fn ask_user(
+    (wanted, what): (&PoolName, &str),
+    request: &PoolRequest,
+    common: &VolumeCommon,
+) -> Outcome<Option<Answered>> {
     let Some(dir) = RunDir::open(&common.run_dir.run_dir)? else { return Ok(None) };
-    let Some((name, who, pool)) = user_of(&dir, &wanted)? else { return Ok(None) };
-    let failed = |e: ControlError| Failure::failed(format!("{who} has the pool: {e}"));
+    let Some((name, who, pool)) = user_of(&dir, wanted)? else { return Ok(None) };
+    let failed = |e: ControlError| Failure::failed(format!("{who} has {what}: {e}"));
     let asked = ControlRequest::Pool { pool, request: request.clone() };
     let mut client = ControlClient::ask(&dir, &name, asked).map_err(failed)?;
     match client.answer(ANSWER_PATIENCE).map_err(failed)? {
-        Response::Pool { said, status } => Ok(Some((said, status))),
-        Response::Refused { why } => Err(Failure::failed(format!("{who} has the pool: {why}"))),
-        other => Err(Failure::failed(format!("{who} has the pool, and says {other:?}"))),
+        Response::Pool { said, status } => Ok(Some(Answered::Pool(said, status))),
+        Response::Cuts { said, cuts } => Ok(Some(Answered::Cuts(said, cuts))),
+        Response::Refused { why } => Err(Failure::failed(format!("{who} has {what}: {why}"))),
+        other => Err(Failure::failed(format!("{who} has {what}, and says {other:?}"))),
     }
 }
 
@@ -246,7 +269,7 @@ fn say_status(pool: &PoolStatus) -> Outcome {
 /// Shows how full a pool is, and its volumes.
 pub fn show(spec: &VolumeSpec, space: bool, common: &VolumeCommon) -> Outcome {
     let (pool, _) = pool_of(spec)?;
-    if let Some((_, status)) = ask_user(&pool, &PoolRequest::Show { space }, common)? {
+    if let Some((_, status)) = ask_pool(&pool, &PoolRequest::Show { space }, common)? {
         return say_pool(&status, common.json);
     }
     let (report, own) = with_pool(&pool, (true, false), false, common, |open| {

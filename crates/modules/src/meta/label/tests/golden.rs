@@ -33,6 +33,8 @@ fn images() -> Vec<(&'static str, Label)> {
     }
     let mut integrity = sample("integrity", 1);
     integrity.state = IntegrityState::new(integrity.whole_bytes).encode();
+    let mut cut = sample("stripe", 3);
+    (cut.role, cut.cut, cut.cut_begun) = (0, 0x0102_0304_0506_0708, 0x1112_1314_1516_1718);
     let mut kept = sample("linear", 2);
     kept.state = (1..=41).collect();
     vec![
@@ -43,6 +45,7 @@ fn images() -> Vec<(&'static str, Label)> {
         ("crypt", crypt),
         ("integrity", integrity),
         ("with-state", kept),
+        ("with-cut", cut),
         ("slice", slice),
         ("stripe", stripe),
         ("with-writer", top),
@@ -144,6 +147,9 @@ fn fields_are_where_the_document_says() {
         OPENINGS,
         RESERVED,
         STATE_LENGTH,
+        RESERVED_BETWEEN,
+        CUT,
+        CUT_BEGUN,
         RESERVED_BEHIND,
     ];
     let tables: [(&str, &[Field]); 3] = [
