@@ -7,7 +7,7 @@ CARGO ?= cargo
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help build build-lab set-up demo test e2e e2e-matrix guest soak lint fuzz fuzz-list mutants bench lab lab-full lab-orchestra lab-orchestra-full clean
+.PHONY: help build build-lab set-up demo test e2e e2e-matrix guest soak soak-volumes lint fuzz fuzz-list mutants bench lab lab-full lab-orchestra lab-orchestra-full clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,10 @@ guest: build ## Linux guests that use disks of ours: aoe.ko, iPXE, swap, root; G
 soak: build ## Murder under verified load; SOAK_MINUTES=10 SOAK_SEED= SOAK_ONLY=kill-target SOAK_KILLS=1000 (root)
 	@scripts/setup.sh --soak
 	@/usr/bin/python3 tests/e2e/soak
+
+soak-volumes: build ## A thousand snapshots of a volume under load; SOAK_SNAPSHOTS=1000 (root, 14 GB, 10 minutes)
+	@scripts/setup.sh --soak
+	@/usr/bin/python3 tests/e2e/soak_volumes.py
 
 set-up: # What e2e and e2e-matrix need
 	@scripts/setup.sh --test

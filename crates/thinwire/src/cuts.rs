@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 
 use serde::{Deserialize, Serialize};
 use thinwire_modules::cuts::{
-    CutAsk, CutError, CutNumber, CutResult, Cuts, KnownCut, OfCut, cut_of,
+    CutAsk, CutError, CutNumber, CutResult, Cutter, KnownCut, OfCut, cut_of,
 };
 use thinwire_modules::meta::Finding;
 use thinwire_runtime::clock::entropy;
@@ -17,20 +17,21 @@ use crate::host::Host;
 use crate::labelled::{Opening, read_all};
 use crate::mirrored::seconds_now;
 use crate::pool::{PoolName, PoolRequest};
+use crate::size::check_name;
 use crate::uri::VolumeSpec;
 
 /// Those that are open on a host, by what files call them.
 #[derive(Default)]
-pub struct OpenCuts(RefCell<Vec<(PoolName, Cuts)>>);
+pub struct OpenCuts(RefCell<Vec<(PoolName, Cutter)>>);
 
 impl OpenCuts {
     /// One was opened.
-    pub fn add(&self, name: PoolName, cuts: Cuts) {
+    pub fn add(&self, name: PoolName, cuts: Cutter) {
         self.0.borrow_mut().push((name, cuts));
     }
 
     /// All that are open.
-    pub fn all(&self) -> Vec<(PoolName, Cuts)> {
+    pub fn all(&self) -> Vec<(PoolName, Cutter)> {
         let mut open = self.0.borrow_mut();
         open.retain(|(_, cuts)| !cuts.is_closed());
         open.clone()
@@ -56,7 +57,7 @@ impl CutStatus {
 /// Something that is being done to one.
 struct UnderWay {
     number: u64,
-    cuts: Cuts,
+    cuts: Cutter,
     asked: CutNumber,
     /// The cut that is to go once it is found.
     drops: Option<String>,
@@ -79,11 +80,16 @@ impl CutDesk {
     ///
     /// # Errors
     /// It is nothing that can be done to one.
-    pub fn begin(&mut self, number: u64, request: &PoolRequest, cuts: &Cuts) -> Result<(), String> {
+    pub fn begin(
+        &mut self,
+        number: u64,
+        request: &PoolRequest,
+        cuts: &Cutter,
+    ) -> Result<(), String> {
         let (ask, drops, said) = match request {
             PoolRequest::Show { .. } => (CutAsk::List, None, String::new()),
             PoolRequest::Snapshot { name, .. } => {
-                check_name(name)?;
+                check_cut_name(name)?;
                 let (id, at) = (entropy().max(1), seconds_now());
                 let said = format!("made {name}: a snapshot of all parts as one");
                 (CutAsk::Take { id, name: name.clone(), at }, None, said)
@@ -100,7 +106,7 @@ impl CutDesk {
 
     /// Appends what has ended since the last call, and how.
     pub fn finish(&mut self, ended: &mut Vec<(u64, Response)>) {
-        let mut told: Vec<(Cuts, CutNumber, CutResult)> = Vec::new();
+        let mut told: Vec<(Cutter, CutNumber, CutResult)> = Vec::new();
         for one in &self.under_way {
             let mut of = Vec::new();
             one.cuts.poll_ended(&mut of);
@@ -143,14 +149,15 @@ impl UnderWay {
     }
 }
 
-/// Whether a cut can be called that.
-fn check_name(name: &str) -> Result<(), String> {
-    if name.is_empty() || name.len() > CUT_NAME_BYTES_MAX || name.chars().any(char::is_control) {
-        return Err(format!(
-            "`{name}`: a snapshot has a name of 1 to {CUT_NAME_BYTES_MAX} bytes without control characters"
-        ));
+/// Whether a cut can be called that: exports of its parts are, too.
+fn check_cut_name(name: &str) -> Result<(), String> {
+    check_name("snapshot name", name).map_err(|e| e.to_string())?;
+    match name.len() > CUT_NAME_BYTES_MAX {
+        true => {
+            Err(format!("`{name}`: a snapshot has a name of {CUT_NAME_BYTES_MAX} bytes at most"))
+        }
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// Has parts that are snapshots of one cut stand for what they were cut of, as their labels say. Which cut that is stands in `cut` then, or did: 0 if it

@@ -12,7 +12,7 @@ use thinwire_proto::StageSums;
 use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::Volume;
 
-use thinwire_modules::cuts::Cuts;
+use thinwire_modules::cuts::Cutter;
 use thinwire_modules::mirror::OpeningWish;
 use thinwire_modules::thin::ThinPool;
 
@@ -279,7 +279,7 @@ pub trait OpenVolume {
     }
 
     /// What is open with it of which snapshots can be taken as one, by what files call it: likewise.
-    fn cuts(&self) -> Vec<(PoolName, Cuts)> {
+    fn cuts(&self) -> Vec<(PoolName, Cutter)> {
         Vec::new()
     }
 

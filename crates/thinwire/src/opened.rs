@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use thinwire_buffer::{Pool, Time};
 use thinwire_frontend::{Face, FacePart};
 use thinwire_initiator::Initiator;
-use thinwire_modules::cuts::Cuts;
+use thinwire_modules::cuts::Cutter;
 use thinwire_modules::thin::ThinPool;
 use thinwire_node::PartId;
 use thinwire_proto::StageSums;
@@ -243,7 +243,7 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
         self.below.bottom.outline()
     }
 
-    fn cuts(&self) -> Vec<(PoolName, Cuts)> {
+    fn cuts(&self) -> Vec<(PoolName, Cutter)> {
         self.below.host.cuts().all()
     }
 

@@ -13,12 +13,12 @@ pub const CUT_LABEL_TOKEN: Token = Token::MAX;
 /// A part that writes its own label when it is asked to, and is the part itself in everything else.
 pub struct Recorder {
     below: Box<dyn Volume>,
-    record: Record,
+    record: CutRecord,
 }
 
 /// The label of that part, for whoever has it written.
 #[derive(Clone)]
-pub struct Record(Rc<RefCell<Inner>>);
+pub struct CutRecord(Rc<RefCell<Inner>>);
 
 struct Inner {
     labels: Labels,
@@ -31,14 +31,14 @@ struct Inner {
 
 impl Recorder {
     /// Of a part whose label was read, under [`CUT_LABEL_TOKEN`].
-    pub fn new(part: Box<dyn Volume>, labels: Labels, label: Label) -> (Self, Record) {
+    pub fn new(part: Box<dyn Volume>, labels: Labels, label: Label) -> (Self, CutRecord) {
         let inner = Inner { labels, label, wish: None, ended: None };
-        let record = Record(Rc::new(RefCell::new(inner)));
+        let record = CutRecord(Rc::new(RefCell::new(inner)));
         (Recorder { below: part, record: record.clone() }, record)
     }
 }
 
-impl Record {
+impl CutRecord {
     /// The cut that was made last, and the one that was begun.
     pub(super) fn says(&self) -> (u64, u64) {
         let inner = self.0.borrow();

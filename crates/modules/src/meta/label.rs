@@ -89,7 +89,7 @@ pub struct Label {
     pub content: Identity,
     /// Who may write the whole. Kept in labels of the volume on top of a tree only.
     pub writer: Option<WriterRecord>,
-    /// Of the part with role 0: the cut of the whole that was made last ([`Cuts`](crate::cuts::Cuts)); 0 for none.
+    /// Of the part with role 0: the cut of the whole that was made last ([`Cutter`](crate::cuts::Cutter)); 0 for none.
     pub cut: u64,
     /// Likewise: the one that may be there in some parts only, or not be kept in all of them, if that is [`Label::cut`]; 0 for none.
     pub cut_begun: u64,

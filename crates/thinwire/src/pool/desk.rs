@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use thinwire_modules::cuts::Cuts;
+use thinwire_modules::cuts::Cutter;
 use thinwire_modules::thin::{OpNumber, PoolDone, PoolError, PoolOp, ThinPool};
 
 use super::{PoolRequest, PoolStatus, describe};
@@ -115,7 +115,7 @@ impl PoolDesk {
         &mut self,
         ask: &PoolAsk,
         pools: &[(VolumeSpec, ThinPool)],
-        cuts: &[(PoolName, Cuts)],
+        cuts: &[(PoolName, Cutter)],
     ) -> PoolProgress {
         if let Some((_, cuts)) = cuts.iter().find(|(name, _)| *name == ask.pool) {
             self.last += 1;

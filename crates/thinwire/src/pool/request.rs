@@ -167,8 +167,11 @@ pub struct PoolVolumeStatus {
 impl PoolStatus {
     /// Of a pool that reports this; `own` has what each volume has for itself, or nothing.
     pub fn of(report: &PoolReport, own: &[Option<u64>]) -> Self {
-        let name =
-            |number| report.volumes.iter().find(|v| v.volume == number).map(|v| v.name.clone());
+        // They are in that order, and there may be thousands.
+        let name = |number| {
+            let at = report.volumes.binary_search_by_key(&number, |v| v.volume).ok()?;
+            Some(report.volumes[at].name.clone())
+        };
         let volume = |(nth, volume): (usize, &VolumeReport)| PoolVolumeStatus {
             name: volume.name.clone(),
             bytes: volume.bytes,

@@ -2,8 +2,9 @@
 
 use thinwire_buffer::{Pool as Memory, Time};
 use thinwire_volume::testing::Puppet;
-use thinwire_volume::{Io, Op, Volume};
+use thinwire_volume::{Completion, ErrorKind, Io, Op, Volume};
 
+use super::super::volume::{Hold, Step};
 use super::super::*;
 use super::world::*;
 use crate::thin::PoolOp;

@@ -71,7 +71,7 @@ pub struct Up {
     pub disks: Vec<[Disk; 2]>,
     pub pools: Vec<ThinPool>,
     pub top: CutVolume,
-    pub cuts: Cuts,
+    pub cuts: Cutter,
     /// All parts are near.
     pub is_near: Rc<Cell<bool>>,
 }
@@ -236,7 +236,7 @@ pub struct Asked {
     pub dropped: Option<(u64, Option<u64>)>,
 }
 
-/// See the [module](self).
+/// A whole that is written and cut, and what its users know.
 pub struct World {
     pub up: Up,
     pub clock: Clock,
