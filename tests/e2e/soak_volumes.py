@@ -16,6 +16,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 
 import harness  # noqa: E402  (the path is set above)
+import node  # noqa: E402
 import snapshots  # noqa: E402
 
 TARGET = os.environ.get("CARGO_TARGET_DIR") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../target")
@@ -24,6 +25,7 @@ TARGET = os.environ.get("CARGO_TARGET_DIR") or os.path.join(os.path.dirname(os.p
 def main():
     count = int(os.environ.get("SOAK_SNAPSHOTS") or 1000)
     pause = float(os.environ.get("SOAK_PAUSE") or 0)
+    node.BIN = os.path.abspath(os.environ.get("THINWIRE_BIN") or os.path.join(TARGET, "release", "thinwire"))
     harness.install()
     logs = os.path.join(TARGET, "soak-volumes")
     shutil.rmtree(logs, ignore_errors=True)

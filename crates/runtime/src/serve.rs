@@ -333,6 +333,10 @@ impl TargetShard {
             let told = {
                 let shard = &mut *self.shard.borrow_mut();
                 let is_looked_at = !self.leaving.is_empty() || !self.errands.is_empty();
+                if !self.errands.is_empty() {
+                    // What was asked of a volume that does it in a turn of its own.
+                    let _ = shard.get_mut(self.target);
+                }
                 shard.turn(is_looked_at.then_some(STOP_LOOK))?;
                 shard.ready().min()
             };

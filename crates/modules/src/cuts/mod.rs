@@ -99,8 +99,10 @@ pub enum CutError {
     Unflushed(IoError),
     /// The volume was let go of meanwhile: it was done, or it was not.
     Closed,
-    /// A part could not do it. Of one that was to be dropped some parts may have done so: the others do it when the volume is opened again.
+    /// A part could not do it.
     Part(IoError),
+    /// A part could not drop it: others may have, and those that have not do it when the volume is opened the next time.
+    Undropped(IoError),
 }
 
 impl fmt::Display for CutError {
@@ -136,6 +138,11 @@ impl fmt::Display for CutError {
                 f.write_str("the volume was closed meanwhile: it was done, or it was not")
             }
             CutError::Part(error) => f.write_str(&why(error)),
+            CutError::Undropped(error) => write!(
+                f,
+                "not all parts could delete it, which they do when the volume is opened the next time that they can: {}",
+                why(error)
+            ),
         }
     }
 }

@@ -243,7 +243,9 @@ impl CutVolume {
         if let Some(error) = self.doubt.clone().filter(|_| self.ask.is_some()) {
             return (self.ended(Err(CutError::InDoubt(error))), true);
         }
-        if let Some((_, CutAsk::List)) = &self.ask {
+        // What is about to go is not told of.
+        let is_tried = self.owes.is_none() || self.has_tried;
+        if let (Some((_, CutAsk::List)), true) = (&self.ask, is_tried) {
             self.order_next("");
             return (Step::List(Vec::new()), true);
         }
@@ -356,6 +358,8 @@ impl CutVolume {
                     Ok(()) => self.owes = None,
                     // Somebody has deleted it there.
                     Err(error) if keeps && error.kind == ErrorKind::Invalid => self.owes = None,
+                    // Whoever only asks is told all the same.
+                    Err(_) if matches!(self.ask, Some((_, CutAsk::List))) => {}
                     Err(error) => self.end(Err(CutError::Unsettled(error))),
                 }
                 Step::Nothing
@@ -428,7 +432,7 @@ impl CutVolume {
                 self.owes = None;
                 self.ended(Ok(Vec::new()))
             }
-            (Step::Drop, Err(error)) => self.ended(Err(CutError::Part(error))),
+            (Step::Drop, Err(error)) => self.ended(Err(CutError::Undropped(error))),
             (step, _) => unreachable!("{step:?} sends nothing"),
         }
     }

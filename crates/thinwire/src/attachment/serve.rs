@@ -207,7 +207,12 @@ impl<'a> AttachmentServer<'a> {
                 (Leaving::Waiting, _) => Wait::Forever,
             };
             // A change of the pool ends in a turn of the volume, of which nobody tells here.
-            let wait = if self.desk.is_idle() { wait } else { wait.at_most(CHANGE_LOOK) };
+            let mut wait = wait;
+            if !self.desk.is_idle() {
+                wait = wait.at_most(CHANGE_LOOK);
+                // What was asked of the volume it does in a turn of its own.
+                self.shown.with(|_| ());
+            }
             self.shown.turn(wait)?;
             self.open.tend();
             self.finish_changes();

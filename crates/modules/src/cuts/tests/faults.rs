@@ -76,7 +76,7 @@ fn what_is_in_use_in_one_part_stays_for_now() {
     let (snapshot, ..) = world.up.cuts_of(1)[0];
     let reader = world.up.pools[1].open_volume(snapshot).unwrap();
     let refused = run(&mut world, CutAsk::Drop { id: 7 });
-    assert!(matches!(refused, Err(CutError::Part(_))), "{refused:?}");
+    assert!(matches!(refused, Err(CutError::Undropped(_))), "{refused:?}");
     // Nobody goes on before that is decided.
     assert!(matches!(run(&mut world, take(8, "y")), Err(CutError::Unsettled(_))));
     drop(reader);
