@@ -22,11 +22,11 @@ FILE_MIB = 48
 class Pool:
     """A pool on this machine with a volume, attached as a disk that has an ext4 on it."""
 
-    def __init__(self, lab, data_mib, metadata_mib=64, volume_mib=256):
+    def __init__(self, lab, data_mib, store=None, metadata_mib=64, volume_mib=256):
         self.lab, self.run_dir = lab, ("--run-dir", lab.path("run"))
         parts = []
         for name, mib in ("data.img", data_mib), ("metadata.img", metadata_mib):
-            parts.append(lab.path(name))
+            parts.append(os.path.join(store or lab.dir, name))
             with open(parts[-1], "wb") as file:
                 file.truncate(mib << 20)
         with open(lab.path("pool.toml"), "w", encoding="utf-8") as file:
@@ -107,9 +107,9 @@ def at(sorted_values, share):
     return sorted_values[min(len(sorted_values) - 1, int(len(sorted_values) * share))]
 
 
-def under_load(lab, count, data_mib, pause=0.0, mounts=3):
-    """Takes so many snapshots, mounts some of them, and deletes all. Returns the figures."""
-    pool = Pool(lab, data_mib)
+def under_load(lab, count, data_mib, pause=0.0, mounts=3, store=None):
+    """Takes so many snapshots, mounts some of them, and deletes all. `store` is where the pool lies, if it is not the folder of the test. Returns the figures."""
+    pool = Pool(lab, data_mib, store)
     load = Load(os.path.join(pool.mount, "file"))
     time.sleep(1)
     before = time.monotonic()
@@ -158,7 +158,7 @@ def under_load(lab, count, data_mib, pause=0.0, mounts=3):
     return {
         "snapshots": count,
         "seconds": round(ended - begun, 1),
-        "flush_ms": round(1000 * flush_takes(lab.path("flush")), 1),
+        "flush_ms": round(1000 * flush_takes(os.path.join(store or lab.dir, "flush")), 1),
         "slowest_write_alone_ms": round(1000 * pauses_alone[-1], 1),
         "held_ms_median": round(1000 * at(held, 0.5), 1),
         "held_ms_99": round(1000 * at(held, 0.99), 1),

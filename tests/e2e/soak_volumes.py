@@ -2,9 +2,10 @@
 """A thousand snapshots of a volume under load: prints how long each holds writes, what is left of the rate, and that all comes back.
 
     make soak-volumes
-    make soak-volumes SOAK_SNAPSHOTS=100
+    make soak-volumes SOAK_SNAPSHOTS=100 SOAK_PAUSE=0.5       so many seconds between two of them; none by default
+    make soak-volumes SOAK_STORE=/dev/shm SOAK_MIB=2048       where the pool lies, and how large it is
 
-Needs root, and 14 GB for the pool. Exit 1 if a snapshot that is mounted is not sound, or room does not come back.
+Needs root, and as much room as what is written takes, 14 GB at most. Exit 1 if a snapshot that is mounted is not sound, or room does not come back.
 """
 
 import json
@@ -25,13 +26,14 @@ TARGET = os.environ.get("CARGO_TARGET_DIR") or os.path.join(os.path.dirname(os.p
 def main():
     count = int(os.environ.get("SOAK_SNAPSHOTS") or 1000)
     pause = float(os.environ.get("SOAK_PAUSE") or 0)
+    mib, store = int(os.environ.get("SOAK_MIB") or 14 << 10), os.environ.get("SOAK_STORE")
     node.BIN = os.path.abspath(os.environ.get("THINWIRE_BIN") or os.path.join(TARGET, "release", "thinwire"))
     harness.install()
     logs = os.path.join(TARGET, "soak-volumes")
     shutil.rmtree(logs, ignore_errors=True)
     lab = harness.Lab(logs, links=1)
     try:
-        figures = snapshots.under_load(lab, count, data_mib=14 << 10, pause=pause, mounts=min(count, 5))
+        figures = snapshots.under_load(lab, count, mib, pause, min(count, 5), store)
     finally:
         lab.close()
     for name, value in figures.items():
