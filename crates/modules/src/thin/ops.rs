@@ -396,7 +396,7 @@ impl Core {
         };
         let is_through = !matches!(&done, Err(OpStop::Tree(TreeStop::Wait | TreeStop::Commit)));
         // Before its caller is told, with whom the handle may go.
-        if let (true, Some(slot)) = (is_through, current.holds.take()) {
+        if is_through && let Some(slot) = current.holds.take() {
             self.release(slot);
         }
         let ended = match done {
