@@ -351,7 +351,7 @@ def a_leg_is_replaced(lab):
     replace = ("volume", "replace", volume)
     refused(lab, *replace, "1", small, *run_dir, says=["small.img", "has room for", "use a larger one"])
     refused(lab, *replace, "1", *run_dir, says=["b.img is leg 1"], code=2)
-    refused(lab, *replace, "2", new, *run_dir, says=["has legs 0 to 1"], code=2)
+    refused(lab, *replace, "2", new, *run_dir, says=["has legs 0, 1"], code=2)
     refused(lab, *replace, "1", images[0], *run_dir, says=["are the same file"])
     refused(lab, "volume", "replace", new, "1", *run_dir, says=["is no mirror"], code=2)
     run("mkfs.ext4", "-q", "-F", new)

@@ -14,7 +14,7 @@ const BLOCK_BYTES: usize = 4096;
 const SECTORS_EACH: usize = BLOCK_BYTES / SECTOR_BYTES;
 
 /// Blocks of 4096 bytes by their numbers; all others are zero.
-pub type Content = BTreeMap<u64, Rc<[u8; BLOCK_BYTES]>>;
+pub type DiskContent = BTreeMap<u64, Rc<[u8; BLOCK_BYTES]>>;
 
 /// What a crash does to a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ struct Unflushed {
 struct Inner {
     number: usize,
     bytes: u64,
-    durable: Content,
+    durable: DiskContent,
     unflushed: Vec<Unflushed>,
     ready: Vec<Completion>,
     outstanding: usize,
@@ -78,7 +78,7 @@ pub struct CrashDisk(Rc<RefCell<Inner>>);
 
 impl CrashDisk {
     /// The disk of this number, which holds this, durably.
-    pub fn new(number: usize, bytes: u64, durable: Content, countdown: &Countdown) -> Self {
+    pub fn new(number: usize, bytes: u64, durable: DiskContent, countdown: &Countdown) -> Self {
         CrashDisk(Rc::new(RefCell::new(Inner {
             number,
             bytes,
@@ -97,7 +97,7 @@ impl CrashDisk {
     }
 
     /// What is left after a crash that does this to them.
-    pub fn after(&self, fates: &[Fate]) -> Content {
+    pub fn after(&self, fates: &[Fate]) -> DiskContent {
         let inner = self.0.borrow();
         let mut content = inner.durable.clone();
         for (write, fate) in inner.unflushed.iter().zip(fates) {
@@ -114,13 +114,13 @@ impl CrashDisk {
     }
 
     /// What reads see.
-    pub fn content(&self) -> Content {
+    pub fn content(&self) -> DiskContent {
         self.after(&vec![Fate::Kept; self.unflushed()])
     }
 }
 
 impl Unflushed {
-    fn put(&self, content: &mut Content, is_kept: impl Fn(usize) -> bool) {
+    fn put(&self, content: &mut DiskContent, is_kept: impl Fn(usize) -> bool) {
         for (nth, sector) in self.bytes.chunks_exact(SECTOR_BYTES).enumerate() {
             if !is_kept(nth) || self.gone[nth] {
                 continue;

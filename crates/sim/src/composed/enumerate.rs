@@ -8,7 +8,7 @@ use thinwire_modules::mirror::MIRROR_DATA_START;
 use thinwire_volume::{Completion, Io, Op, Volume};
 
 use super::at_rest::AtRest;
-use super::crash_disk::{Content, Countdown, CrashDisk, Fate};
+use super::crash_disk::{Countdown, CrashDisk, DiskContent, Fate};
 use super::growing::{GrowingSettings, NotGrown};
 use super::{VolumeShape, draw, have_all_legs};
 use crate::model::Violation;
@@ -104,7 +104,7 @@ pub fn enumerate(seed: u64, canary: Canary) -> Result<Enumerated, Violation> {
     }
     let never = Countdown::never();
     let disk =
-        |(number, bytes): (usize, &u64)| CrashDisk::new(number, *bytes, Content::new(), &never);
+        |(number, bytes): (usize, &u64)| CrashDisk::new(number, *bytes, DiskContent::new(), &never);
     let disks: Vec<_> = sizes.iter().enumerate().map(disk).collect();
     let mut at_rest = AtRest::over(over(&disks), rng.bits());
     at_rest.make(&shape);
@@ -233,7 +233,7 @@ impl Script {
     /// went before all had ended.
     fn play(
         &self,
-        start: &[Content],
+        start: &[DiskContent],
         nth: u64,
     ) -> Result<(Vec<CrashDisk>, (Promised, bool)), Violation> {
         let countdown = Countdown::new(nth);
@@ -250,7 +250,7 @@ impl Script {
         Ok((disks, (promised, countdown.is_over())))
     }
 
-    fn disks(&self, contents: &[Content], countdown: &Countdown) -> Vec<CrashDisk> {
+    fn disks(&self, contents: &[DiskContent], countdown: &Countdown) -> Vec<CrashDisk> {
         let disks = self.sizes.iter().zip(contents).enumerate();
         disks
             .map(|(number, (bytes, content))| {
@@ -291,7 +291,7 @@ impl Script {
     /// Opens what a crash has left, and looks at it.
     fn look(
         &self,
-        contents: Vec<Content>,
+        contents: Vec<DiskContent>,
         promised: &Promised,
         heals: bool,
     ) -> Result<(), Violation> {
