@@ -240,11 +240,13 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     for (medium, failing) in &failures {
         medium.configure(|config| *config = *failing);
     }
+    let mut cuts = Cuts::default();
+    cuts.may_fail = !failures.is_empty();
     let volume = ComposedVolume {
         shape,
         disks,
         model,
-        cuts: Cuts::default(),
+        cuts,
         may_fill: is_thin && has_cuts,
         may_fail: !failures.is_empty(),
         old_leg: None,
