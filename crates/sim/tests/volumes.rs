@@ -60,11 +60,6 @@ fn canary_that_reads_any_leg_behind_a_crash_is_found() {
 }
 
 #[test]
-fn canary_that_copies_to_what_has_its_old_name_is_found() {
-    found(Canary::Mirror(MirrorCanary::MarkWithoutName), 600);
-}
-
-#[test]
 fn canary_that_calls_a_write_durable_whose_map_is_not_is_found() {
     found(Canary::Pool(PoolCanary::FuaWithoutMap), 150);
 }
