@@ -9,7 +9,7 @@ use super::drive::Sub;
 use super::jobs::Stage;
 use super::opening::Phase;
 use super::rows::VolumeRow;
-use super::{Core, ENDS, PoolCanary, PoolHead, tell_all};
+use super::{Core, ENDS, Entry, PoolCanary, PoolHead, tell_all};
 use crate::meta::tree::{TreeFault, TreePointer, TreeStop};
 
 /// So many discards are under way at most.
@@ -34,6 +34,11 @@ pub(super) struct Commits {
     /// Since when something waits for it.
     since: Option<Time>,
     pub stopped: Option<Stopped>,
+    /// What volumes were like before what is open changed them, and before what is under way did; none if they were not there.
+    undo_open: Vec<(u64, Option<VolumeRow>)>,
+    undo_under_way: Vec<(u64, Option<VolumeRow>)>,
+    /// How often data was lost that may have been mapped.
+    pub losses: u32,
     /// Runs of blocks that durable commits have freed and that are to be discarded: the first, and how many.
     freed: VecDeque<(u64, u64)>,
     discarding: u32,
@@ -52,6 +57,9 @@ impl Commits {
             is_wanted: false,
             since: None,
             stopped: None,
+            undo_open: Vec::new(),
+            undo_under_way: Vec::new(),
+            losses: 0,
             freed: VecDeque::new(),
             discarding: 0,
             blocks: Vec::new(),
@@ -93,8 +101,41 @@ impl Core {
     pub(super) fn set_row(&mut self, volume: u64, row: VolumeRow) {
         let commit = self.commits.open;
         let entry = self.entries.get_mut(&volume).expect("it is there");
+        if entry.changed_in != commit {
+            self.commits.undo_open.push((volume, Some(entry.row)));
+        }
         (entry.row, entry.changed_in) = (row, commit);
         self.commits.on_change(self.now);
+    }
+
+    /// A volume is there from now on.
+    pub(super) fn add_row(&mut self, volume: u64, row: VolumeRow, name: String) {
+        let open = self.commits.open;
+        self.commits.undo_open.push((volume, None));
+        let entry = Entry { row, name, slot: None, changed_in: open, added_in: open };
+        self.entries.insert(volume, entry);
+        self.commits.on_change(self.now);
+    }
+
+    /// Data is lost that may have been mapped since the last commit. What such a block has now may be another volume's (rule 9), so that all
+    /// volumes are as of that commit again: it has all of its nodes, and nobody was given the blocks that it maps.
+    fn go_back(&mut self) {
+        if self.canary == PoolCanary::ReadsWhatWasLost {
+            return;
+        }
+        self.commits.losses += 1;
+        let mut undo = std::mem::take(&mut self.commits.undo_open);
+        if !self.trees.is_labelling() {
+            undo.splice(..0, self.commits.undo_under_way.drain(..));
+        }
+        for (volume, before) in undo.drain(..).rev() {
+            match (self.entries.get_mut(&volume), before) {
+                (Some(entry), Some(row)) => entry.row = row,
+                // Nobody has it open.
+                (Some(_), None) => _ = self.entries.remove(&volume),
+                (None, _) => {}
+            }
+        }
     }
 
     /// Something of that volume is not durable, beside data.
@@ -166,6 +207,8 @@ impl Core {
                 };
                 let commits = &mut self.commits;
                 commits.under_way = Some(commits.open);
+                commits.undo_under_way.clear();
+                std::mem::swap(&mut commits.undo_under_way, &mut commits.undo_open);
                 commits.open += 1;
                 (commits.is_wanted, commits.since) = (false, None);
             }
@@ -181,12 +224,11 @@ impl Core {
                 TreeFault::Unflushed(error) | TreeFault::Unwritten(error) => error.kind,
                 _ => ErrorKind::Io,
             };
-            // What is short of space below is no space of the pool.
-            let kind = if kind == ErrorKind::NoSpace { ErrorKind::Io } else { kind };
             return self.stop(kind, fault.to_string());
         }
         if let Some(commit) = self.commits.under_way.take() {
             self.commits.durable = commit;
+            self.commits.undo_under_way.clear();
         }
         let mut blocks = std::mem::take(&mut self.commits.blocks);
         self.trees.take_freed(&mut blocks);
@@ -255,11 +297,22 @@ impl Core {
         self.found = found;
     }
 
+    /// The data part has lost what was not durable, or may have.
+    pub(super) fn stop_at_data_loss(&mut self, kind: ErrorKind, why: String) {
+        self.go_back();
+        match self.commits.is_stopped() {
+            true => tell_all(&mut self.slots, VolumeEvent::Lost),
+            false => self.stop(kind, why),
+        }
+    }
+
     /// Nothing is changed any more: what completed and is not durable may be lost.
     pub(super) fn stop(&mut self, kind: ErrorKind, why: String) {
         if self.commits.stopped.is_some() {
             return;
         }
+        // What is short of space below is no space of the pool.
+        let kind = if kind == ErrorKind::NoSpace { ErrorKind::Io } else { kind };
         self.commits.stopped = Some(Stopped { kind, why });
         self.commits.under_way = None;
         self.trees.stop_at_loss();

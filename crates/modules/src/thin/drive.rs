@@ -112,6 +112,11 @@ impl Core {
 
     fn on_data(&mut self, mut completion: Completion) {
         if self.trees.is_mine_of_data(&completion) {
+            // At once: what comes behind it may have seen what was lost.
+            if let Err(error) = completion.result {
+                let why = format!("data could not be made durable: {error}");
+                self.stop_at_data_loss(error.kind, why);
+            }
             return self.trees.on_data_completion(completion);
         }
         match self.subs.remove(completion.token) {
@@ -142,7 +147,8 @@ impl Core {
                 of.pending -= 1;
                 if let Err(error) = completion.result {
                     of.error.get_or_insert(error);
-                    self.stop(ErrorKind::Io, format!("data could not be made durable: {error}"));
+                    let why = format!("data could not be made durable: {error}");
+                    self.stop_at_data_loss(ErrorKind::Io, why);
                 }
                 self.ripe.push_back(job);
             }
@@ -174,8 +180,9 @@ impl Core {
         for event in data {
             match event {
                 // What has no mapping yet may have lost its data, and nobody could tell which.
-                VolumeEvent::Lost if self.is_changing() => {
-                    self.stop(ErrorKind::Io, "the data part has lost what was not durable".into());
+                VolumeEvent::Lost if self.is_changing() || self.commits.is_stopped() => {
+                    let why = "the data part has lost what was not durable";
+                    self.stop_at_data_loss(ErrorKind::Io, why.into());
                 }
                 VolumeEvent::Lost
                 | VolumeEvent::Leg { .. }

@@ -90,7 +90,8 @@ impl ThinPool {
     /// Opens a volume, which has that number, to be written if it can be.
     ///
     /// # Errors
-    /// The pool is not [ready](ThinPool::is_ready), has no such volume, or that is open, or of a cut that is not known to be whole.
+    /// The pool is not [ready](ThinPool::is_ready), has no such volume, which is so until it is durable; or that is open, or of a cut that is not
+    /// known to be whole.
     pub fn open_volume(&self, volume: u64) -> Result<ThinVolume, PoolError> {
         self.open_volume_to(volume, VolumeWay::Write)
     }
@@ -104,6 +105,10 @@ impl ThinPool {
         core.check_ready()?;
         let below = core.data.geometry();
         let entry = core.entries.get_mut(&volume).ok_or(PoolError::NoVolume { volume })?;
+        if !core.commits.is_durable(entry.added_in) {
+            // Where data is lost, it is not there any more.
+            return Err(PoolError::NoVolume { volume });
+        }
         if entry.slot.is_some() {
             return Err(PoolError::IsOpen { volume });
         }

@@ -71,6 +71,8 @@ pub(super) struct Job {
     /// Answers of a read.
     pub data: SegList,
     pub pieces: Pieces,
+    /// How often data had been lost when it looked where its blocks are.
+    pub losses: u32,
     /// The commit that it waits for; 0 for none.
     pub commit: u64,
     /// What it wrote was durable when it was told to be written.
@@ -140,6 +142,7 @@ impl Core {
             around: [SegList::new(), SegList::new()],
             data: SegList::new(),
             pieces: self.spare_pieces.pop().unwrap_or_default(),
+            losses: 0,
             commit: 0,
             is_durable: false,
             is_provisioning: false,

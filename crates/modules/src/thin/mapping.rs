@@ -2,7 +2,7 @@
 
 use thinwire_buffer::SegList;
 use thinwire_volume::stores::{EXTENTS_MAX, push_extent};
-use thinwire_volume::{Completion, Extent, Io, Op};
+use thinwire_volume::{Completion, ErrorKind, Extent, Io, Op};
 
 use super::drive::{ALONE, Sub};
 use super::jobs::{Act, Held, Stage};
@@ -95,7 +95,9 @@ impl Core {
         let row = self.row_of(volume);
         self.look(&row, first, last)?;
         self.cut_runs(offset, len);
-        self.jobs.get_mut(id).stage = Stage::Move;
+        let losses = self.commits.losses;
+        let job = self.jobs.get_mut(id);
+        (job.stage, job.losses) = (Stage::Move, losses);
         if let [Run { data: Some(data), offset, len }] = self.runs[..] {
             let io = Io { flags, ..Io::new(0, Op::Read, data, len) };
             self.send(id, ALONE, offset, io);
@@ -136,7 +138,13 @@ impl Core {
     /// A part of a write that has its blocks locked: where all of them are the volume's own it goes there.
     #[inline]
     pub(super) fn write(&mut self, id: u32) -> Result<(), TreeStop> {
+        if let Some(kind) = self.commits.stopped.as_ref().map(|stopped| stopped.kind) {
+            self.fail(id, kind);
+            return Ok(());
+        }
+        let losses = self.commits.losses;
         let job = self.jobs.get_mut(id);
+        job.losses = losses;
         let ((first, last), volume) = (job.blocks(self.head.block_shift), job.volume);
         let (at, len, act) = (job.at, job.len, job.act);
         let row = self.row_of(volume);
@@ -213,6 +221,9 @@ impl Core {
             self.finish(id);
             return Ok(());
         }
+        if job.losses != self.commits.losses {
+            return self.move_again(id);
+        }
         if job.io.op == Op::Read {
             if job.data.is_empty() {
                 job.data = job.pieces.join_data();
@@ -225,6 +236,23 @@ impl Core {
             return self.map(id);
         }
         self.next_part(id);
+        Ok(())
+    }
+
+    /// What was moved may have been of a block that is not the volume's any more, since data was lost meanwhile: a read looks again, and
+    /// what was written is said to be lost.
+    #[cold]
+    fn move_again(&mut self, id: u32) -> Result<(), TreeStop> {
+        let job = self.jobs.get_mut(id);
+        if job.io.op == Op::Read {
+            job.data = SegList::new();
+            job.pieces.clear();
+            job.stage = Stage::Look;
+            self.ripe.push_back(id);
+            return Ok(());
+        }
+        let kind = self.commits.stopped.as_ref().map_or(ErrorKind::Io, |stopped| stopped.kind);
+        self.fail(id, kind);
         Ok(())
     }
 

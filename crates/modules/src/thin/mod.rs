@@ -25,7 +25,8 @@
 //! * `ops` holds the writes of a volume while it is cut, and has rollbacks change the incarnation (rule 23).
 //!
 //! *Failures.* After a commit has failed, or a flush of the data, or once the data part is gone, nothing changes any more until the pool is opened anew: whatever would,
-//! fails, and each open volume tells [a loss](VolumeEvent::Lost) before anything that has seen it. Reads go on, of what was written. A damaged node fails what
+//! fails, and each open volume tells [a loss](VolumeEvent::Lost) before anything that has seen it. Reads go on, of what was written; where data may be lost, of
+//! what was committed, as behind a power failure (rule 9: a block that was mapped since has what it had from another). A damaged node fails what
 //! needs it, and nothing else; [`PoolCheck`] tells what it costs, and [`PoolRepair`] gives back what it has kept for nothing.
 
 mod check;
@@ -167,6 +168,8 @@ pub enum PoolCanary {
     EndsOnce,
     /// Of a block that a deleted snapshot had the volume makes use before that is durable.
     OwnBeforeDurable,
+    /// Behind a loss of data, what was mapped and not committed stays so.
+    ReadsWhatWasLost,
 }
 
 /// What is known of a volume.
@@ -175,8 +178,9 @@ struct Entry {
     name: String,
     /// The handle that it is open with.
     slot: Option<u32>,
-    /// The transaction that has changed it last.
+    /// The transaction that has changed it last, and the one that it is there by; 0 if it was there when the pool was opened.
     changed_in: u64,
+    added_in: u64,
 }
 
 /// The pool itself, which all handles share.

@@ -176,7 +176,10 @@ impl Core {
                 let rows = rows.into_iter().take(VOLUMES_MAX - self.entries.len());
                 self.entries.extend(rows.map(|(volume, row)| {
                     // What has no name by the other tree has one all the same.
-                    (volume, Entry { row, name: String::new(), slot: None, changed_in: 0 })
+                    (
+                        volume,
+                        Entry { row, name: String::new(), slot: None, changed_in: 0, added_in: 0 },
+                    )
                 }));
                 next.map(|next| self.phase = next.map_or(Phase::Names(0), Phase::Volumes))
             }

@@ -54,6 +54,11 @@ enum Flush {
 }
 
 impl Trees {
+    /// All but the label of a commit is durable, and that is being written: it may be there whatever is lost from now on.
+    pub fn is_labelling(&self) -> bool {
+        matches!(self.phase, Phase::Labelling(_))
+    }
+
     pub(super) fn is_settling(&self) -> bool {
         matches!(self.phase, Phase::Settling)
     }

@@ -148,8 +148,7 @@ impl Core {
             self.set_row(from, of);
         }
         let name = new.name.to_owned();
-        self.entries.insert(volume, Entry { row, name, slot: None, changed_in: 0 });
-        self.set_row(volume, row);
+        self.add_row(volume, row, name);
         Ok(PoolDone::Created { volume })
     }
 

@@ -149,9 +149,7 @@ fn a_volume_grows_and_says_so_when_that_is_durable() {
         world.turn();
     }
     assert_eq!(world.open[&volume].geometry().bytes, 2 * SIZE);
-    let mut events = Vec::new();
-    world.open.get_mut(&volume).unwrap().poll_events(&mut events);
-    assert_eq!(events, [VolumeEvent::Resized { bytes: 2 * SIZE }]);
+    assert_eq!(world.heard, [(volume, VolumeEvent::Resized { bytes: 2 * SIZE })]);
     assert_eq!(world.run(PoolOp::Resize { volume, bytes: SIZE }), None);
     world.write(volume, 2 * SIZE / SECTOR - 3, 3);
     world.wait();

@@ -56,6 +56,7 @@ struct Inner {
     /// It does none of these.
     hangs: Option<Op>,
     discards: Vec<(u64, u64)>,
+    forgets: bool,
     lost: u64,
     news: Vec<VolumeEvent>,
 }
@@ -89,6 +90,7 @@ impl Disk {
             fails: BTreeMap::new(),
             hangs: None,
             discards: Vec::new(),
+            forgets: false,
             lost: 0,
             news: Vec::new(),
         })))
@@ -113,11 +115,17 @@ impl Disk {
         self.0.borrow_mut().geometry.features.discard = false;
     }
 
-    /// Says that what was not flushed may be lost.
+    /// Loses some of what it has done and not flushed, and says so.
     pub fn lose(&self) {
         let inner = &mut *self.0.borrow_mut();
+        inner.forget();
         inner.lost += 1;
         inner.news.push(VolumeEvent::Lost);
+    }
+
+    /// From now on it loses such when a flush fails, and does not say so.
+    pub fn forget_behind_failed_flushes(&self) {
+        self.0.borrow_mut().forgets = true;
     }
 
     /// What was discarded since the last call: offset and length.
@@ -138,9 +146,14 @@ impl Disk {
 
     /// What a crash at that time leaves, where of each of these writes these sectors are there, as bits, the last one for all that follow.
     pub fn after(&self, time: u64, fates: &[u8]) -> Content {
-        let inner = self.0.borrow();
+        self.0.borrow().after(time, fates)
+    }
+}
+
+impl Inner {
+    fn after(&self, time: u64, fates: &[u8]) -> Content {
         let mut changes: Vec<_> =
-            inner.log.iter().filter(|change| change.submitted <= time).collect();
+            self.log.iter().filter(|change| change.submitted <= time).collect();
         changes.sort_by_key(|change| (change.done.min(time + 1), change.submitted));
         let mut fates = fates.iter();
         let mut order: Vec<_> = changes
@@ -151,7 +164,7 @@ impl Disk {
         order.sort_unstable();
         let fate_of: BTreeMap<u64, u8> =
             order.into_iter().map(|at| (at, *fates.next().expect("one for each"))).collect();
-        let mut content = inner.start.clone();
+        let mut content = self.start.clone();
         for change in changes {
             let fate = fate_of.get(&change.submitted).copied().unwrap_or(0xff);
             for (at, sector) in change.sectors.iter().enumerate() {
@@ -162,9 +175,25 @@ impl Disk {
         }
         content
     }
-}
 
-impl Inner {
+    /// Loses most of what is done and not durable.
+    fn forget(&mut self) {
+        let now = self.tick();
+        let mut random = SplitMix64::new(self.random.next());
+        let is_done = |change: &&mut Change| change.done <= now && !change.has_failed;
+        let mut done: Vec<_> = self.log.iter_mut().filter(is_done).collect();
+        done.sort_by_key(|change| change.done);
+        self.now = self.start.clone();
+        for change in done {
+            if change.durable > now && !random.one_in(4) {
+                change.sectors.clear();
+            }
+            for (at, sector) in (change.first..).zip(&change.sectors) {
+                self.now.insert(at, sector.clone());
+            }
+        }
+    }
+
     fn tick(&self) -> u64 {
         self.clock.set(self.clock.get() + 1);
         self.clock.get()
@@ -186,6 +215,9 @@ impl Inner {
             let now = self.tick();
             if let Some(own) = own {
                 (self.log[own].done, self.log[own].has_failed) = (now, true);
+            }
+            if io.op == Op::Flush && self.forgets {
+                self.forget();
             }
             completion.result = Err(io.error(ErrorKind::Io, "disk"));
             return completion;

@@ -94,6 +94,12 @@ impl Life {
         }
     }
 
+    /// What has completed, and is not durable, may be gone.
+    pub fn lose(&mut self) {
+        let is_in_doubt = |may: &&mut May| may.completed < u64::MAX && may.durable == u64::MAX;
+        self.sectors.iter_mut().flatten().filter(is_in_doubt).for_each(|may| may.is_weak = true);
+    }
+
     /// What reads may see that begin and end then.
     pub fn seen(&self, sector: usize, from: u64, upto: u64) -> Vec<u64> {
         let all = &self.sectors[sector];

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use thinwire_buffer::{Pool as Memory, Time};
 use thinwire_volume::testing::SplitMix64;
-use thinwire_volume::{Completion, ErrorKind, Io, IoFlags, Op, Volume};
+use thinwire_volume::{Completion, ErrorKind, Io, IoFlags, Op, Volume, VolumeEvent};
 
 use super::super::*;
 use super::disk::{Clock, Content, Disk, SECTOR};
@@ -74,6 +74,8 @@ pub struct World {
     pub failed: BTreeMap<ErrorKind, u64>,
     pub done: u64,
     pub reads: u64,
+    /// What open volumes have told.
+    pub heard: Vec<(u64, VolumeEvent)>,
     /// The operation under way.
     op: Option<(OpNumber, PoolOp, u64, Option<Life>)>,
     pub op_errors: Vec<PoolError>,
@@ -131,6 +133,7 @@ impl World {
             failed: BTreeMap::new(),
             done: 0,
             reads: 0,
+            heard: Vec::new(),
             op: None,
             op_errors: Vec::new(),
             op_results: Vec::new(),
@@ -240,6 +243,11 @@ impl World {
 
     /// It can be opened: no operation that needs it closed is under way.
     pub fn may_open(&self, volume: u64) -> bool {
+        let core = self.pool.0.borrow();
+        let is_there = |entry: &Entry| core.commits.is_durable(entry.added_in);
+        if !core.entries.get(&volume).is_some_and(is_there) {
+            return false;
+        }
         match &self.op {
             Some((_, PoolOp::Delete { volume: of } | PoolOp::RollBack { volume: of, .. }, ..)) => {
                 *of != volume
@@ -256,7 +264,7 @@ impl World {
         match volumes.get(nth) {
             Some(volume) => {
                 self.open.get_mut(volume).unwrap().poll(&mut done);
-                done.drain(..).for_each(|completion| self.on_completion(*volume, completion));
+                self.take_done(*volume, &mut done);
             }
             None => self.pool.poll(),
         }
@@ -265,10 +273,54 @@ impl World {
         for volume in woken {
             if let Some(handle) = self.open.get_mut(&volume) {
                 handle.poll(&mut done);
-                done.drain(..).for_each(|completion| self.on_completion(volume, completion));
+                self.take_done(volume, &mut done);
             }
         }
         self.take_ops();
+        if self.pool.stopped().is_some() {
+            self.lose_what_is_closed();
+        }
+    }
+
+    /// Takes in what has completed, of which some may have been lost by what is told before it.
+    fn take_done(&mut self, volume: u64, done: &mut Vec<Completion>) {
+        let has_lost = self.hear(volume);
+        done.drain(..).for_each(|completion| self.on_completion(volume, completion));
+        if has_lost {
+            self.model.get_mut(&volume).expect("it is known").life().lose();
+        }
+    }
+
+    /// Whether an open volume tells a loss: then what its user knows to be done may be gone.
+    fn hear(&mut self, volume: u64) -> bool {
+        let mut news = Vec::new();
+        self.open.get_mut(&volume).expect("it is open").poll_events(&mut news);
+        let has_lost = news.contains(&VolumeEvent::Lost);
+        self.heard.extend(news.into_iter().map(|event| (volume, event)));
+        if has_lost {
+            self.model.get_mut(&volume).expect("it is known").life().lose();
+        }
+        has_lost
+    }
+
+    /// Closes a volume.
+    pub fn close(&mut self, volume: u64) {
+        if self.open.contains_key(&volume) {
+            self.hear(volume);
+            self.open.remove(&volume);
+        }
+    }
+
+    /// Of what nobody has open nobody is told.
+    fn lose_what_is_closed(&mut self) {
+        let closed = self.model.iter_mut().filter(|(volume, _)| !self.open.contains_key(volume));
+        closed.for_each(|(_, known)| known.life().lose());
+    }
+
+    /// Has the data part lose what it has not flushed.
+    pub fn lose_data(&mut self) {
+        self.data.lose();
+        self.lose_what_is_closed();
     }
 
     /// Time passes.
@@ -488,6 +540,18 @@ impl World {
                     let known = self.model.get_mut(&volume).expect("it is known");
                     known.now = incarnation;
                     known.lives.get_mut(&incarnation).unwrap().0.ended = Some(now);
+                }
+                // As if it had not been asked for.
+                (
+                    PoolOp::Create { incarnation, .. }
+                    | PoolOp::Snapshot { incarnation, .. }
+                    | PoolOp::Clone { incarnation, .. },
+                    Err(PoolError::Stopped { .. }),
+                ) => {
+                    let its = |known: &&mut Known| known.now == incarnation;
+                    if let Some(known) = self.model.values_mut().find(its) {
+                        known.deleted = Some(When { begun: now, ended: Some(now) });
+                    }
                 }
                 // It was done, and may be lost.
                 (PoolOp::RollBack { volume, incarnation, .. }, Err(PoolError::Stopped { .. })) => {
