@@ -82,6 +82,40 @@ pub(super) struct Job {
 }
 
 impl Job {
+    #[cold]
+    fn unused() -> Box<Self> {
+        Box::new(Job {
+            slot: 0,
+            volume: 0,
+            io: Io::new(0, Op::Flush, 0, 0),
+            stage: Stage::Look,
+            held: Held::No,
+            is_writer: false,
+            pending: 0,
+            error: None,
+            at: 0,
+            len: 0,
+            act: Act::Plain,
+            targets: Vec::new(),
+            around: [SegList::new(), SegList::new()],
+            data: SegList::new(),
+            pieces: Pieces::default(),
+            losses: 0,
+            commit: 0,
+            is_durable: false,
+            is_provisioning: false,
+        })
+    }
+
+    /// Lets go of all data, and keeps the storage of its lists.
+    fn empty(&mut self) {
+        self.io.data = SegList::new();
+        self.around = [SegList::new(), SegList::new()];
+        self.data = SegList::new();
+        self.pieces.clear();
+        self.targets.clear();
+    }
+
     /// Blocks of the volume that its part touches: the first, and the last.
     pub fn blocks(&self, shift: u8) -> (u64, u64) {
         (self.at >> shift, (self.at + self.len - 1) >> shift)
@@ -127,28 +161,16 @@ impl Core {
         let volume = to.volume;
         let act = if io.op == Op::Write { Act::Store } else { Act::Plain };
         let (at, len) = (io.offset, io.len);
-        let id = self.jobs.insert(Job {
-            slot,
-            volume,
-            stage: Stage::Look,
-            held: Held::No,
-            is_writer,
-            pending: 0,
-            error: None,
-            at,
-            len,
-            act,
-            targets: self.spare_targets.pop().unwrap_or_default(),
-            around: [SegList::new(), SegList::new()],
-            data: SegList::new(),
-            pieces: self.spare_pieces.pop().unwrap_or_default(),
-            losses: 0,
-            commit: 0,
-            is_durable: false,
-            is_provisioning: false,
-            io,
-        });
-        let goes_on = match self.jobs.get_mut(id).io.op {
+        let op = io.op;
+        let mut job = self.spare_jobs.pop().unwrap_or_else(Job::unused);
+        (job.slot, job.volume, job.stage, job.held) = (slot, volume, Stage::Look, Held::No);
+        (job.is_writer, job.pending, job.error) = (is_writer, 0, None);
+        (job.at, job.len, job.act) = (at, len, act);
+        (job.losses, job.commit) = (0, 0);
+        (job.is_durable, job.is_provisioning) = (false, false);
+        job.io = io;
+        let id = self.jobs.insert(job);
+        let goes_on = match op {
             Op::Flush => {
                 self.jobs.get_mut(id).stage = Stage::Sync;
                 true
@@ -259,19 +281,19 @@ impl Core {
         let mut completion = Completion::new(job.io.token, job.error.map_or(Ok(()), Err));
         if job.error.is_none() {
             match job.io.op {
-                Op::Read => completion.data = job.data,
+                Op::Read => completion.data = std::mem::take(&mut job.data),
                 Op::BlockStatus => completion.extents = job.pieces.join_extents(),
                 _ => {}
             }
         }
-        job.pieces.clear();
-        self.spare_pieces.push(job.pieces);
-        self.spare_targets.push(job.targets);
-        let slot = self.slots.get_mut(job.slot);
+        let of = job.slot;
+        job.empty();
+        self.spare_jobs.push(job);
+        let slot = self.slots.get_mut(of);
         slot.jobs -= 1;
         self.users_ios -= 1;
         self.woken.extend(slot.wakes());
         slot.put_ready(completion);
-        self.close_if_gone(job.slot);
+        self.close_if_gone(of);
     }
 }

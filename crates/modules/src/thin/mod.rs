@@ -62,11 +62,9 @@ use self::jobs::Job;
 use self::mapping::Run;
 use self::opening::Phase;
 use self::ops::Ops;
-use self::provision::Target;
 use self::rows::{Mapping, NameRow, VolumeRow};
 use crate::meta::tree::{TreeRoot, Trees};
 use crate::meta::{Label, Labels};
-use crate::pieces::Pieces;
 
 pub use check::{PoolCheck, PoolFinding};
 pub use handle::{ThinVolume, VolumeWay};
@@ -202,7 +200,9 @@ struct Core {
     slots: Slab<Slot>,
     /// Handles with something to poll, that somebody else has polled up.
     woken: Vec<u64>,
-    jobs: Slab<Job>,
+    jobs: Slab<Box<Job>>,
+    /// Ended, for their storage.
+    spare_jobs: Vec<Box<Job>>,
     /// How many there are.
     users_ios: usize,
     subs: Slab<Sub>,
@@ -222,8 +222,6 @@ struct Core {
     /// Where blocks were found, and what becomes of an I/O by that; of whoever looks.
     found: Vec<(u64, Mapping)>,
     runs: Vec<Run>,
-    spare_pieces: Vec<Pieces>,
-    spare_targets: Vec<Vec<Target>>,
     /// A block of zeroes.
     zeroes: Segment,
     commits: Commits,
