@@ -129,6 +129,8 @@ impl TreesConfig {
 pub struct TreeNews {
     /// Something that was waited for is there: whoever was stopped by [`TreeStop::Wait`] or [`TreeStop::Commit`] tries again.
     pub came: bool,
+    /// A commit has what was changed, and the next transaction is open: who was stopped since one was full tries again.
+    pub opened: bool,
     /// The commit has ended: its generation, or why it failed. Then no other will be made.
     pub committed: Option<Result<u64, TreeFault>>,
 }
@@ -141,6 +143,8 @@ pub(crate) enum TreeCanary {
     None,
     /// A commit does not flush the data.
     CommitsBeforeData,
+    /// Nobody is told that the next transaction is open.
+    OpensSilently,
     /// The label is written before the nodes.
     LabelsBeforeNodes,
     /// What the open transaction freed is given out again in it.

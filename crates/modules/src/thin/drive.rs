@@ -89,6 +89,10 @@ impl Core {
                 self.ripe.extend(self.waiting.drain(..));
                 self.ops.wake();
             }
+            if news.opened {
+                // Whoever lacks more than room in a transaction is stopped again.
+                self.ripe.extend(self.stalled.drain(..));
+            }
             self.look_at_stalled();
             self.look_at_levels();
             if !news.came && self.ripe.is_empty() && !self.ops.is_awake() {

@@ -199,6 +199,7 @@ impl Core {
         }
         let volume = of.volume;
         self.slots.remove(slot.into());
+        self.ops.forget_hold(slot);
         self.woken.retain(|woken| *woken != volume);
         if let Some(entry) = self.entries.get_mut(&volume) {
             entry.slot = None;

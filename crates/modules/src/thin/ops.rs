@@ -302,6 +302,13 @@ impl Ops {
             && self.measures.is_empty()
             && !self.reaps
     }
+
+    /// A handle whose writes were held is gone.
+    pub fn forget_hold(&mut self, slot: u32) {
+        if let Some(current) = &mut self.current {
+            current.holds = current.holds.filter(|held| *held != slot);
+        }
+    }
 }
 
 impl Core {
@@ -474,7 +481,7 @@ impl Core {
             if !has {
                 return Ok(false);
             }
-            let mut change = self.trees.change_to_free()?;
+            let mut change = self.trees.change_in_background()?;
             change.reap()?;
             change.apply();
             Ok(true)

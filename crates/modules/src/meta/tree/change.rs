@@ -50,6 +50,8 @@ pub(super) struct Before {
 pub(super) enum Purpose {
     Taking,
     GivingBack,
+    /// Likewise, by whoever nobody waits for.
+    Background,
 }
 
 /// Changes of trees that are all made, by [`TreeChange::apply`], or none: whatever stops one of its steps, or if it is dropped.
@@ -90,15 +92,16 @@ impl Trees {
             return Err(TreeStop::Wait);
         }
         let deltas = self.nodes.deltas.len() + self.blocks.deltas.len();
-        let is_full = self.cache.count(Standing::Open) >= self.config.open_nodes_max
-            || deltas >= self.config.counts_max;
+        let share = if purpose == Purpose::Background { 2 } else { 1 };
+        let is_full = self.cache.count(Standing::Open) >= self.config.open_nodes_max / share
+            || deltas >= self.config.counts_max / share;
         if is_full {
             return Err(TreeStop::Commit);
         }
         let settle = self.nodes_to_settle();
         // Whoever gives back has to have room for two commits, since what the first one frees is there only for the third.
         let kept = match purpose {
-            Purpose::GivingBack => settle + CHANGE_NODES,
+            Purpose::GivingBack | Purpose::Background => settle + CHANGE_NODES,
             Purpose::Taking => 3 * (settle + 2 * CHANGE_NODES),
         };
         if self.nodes.free() < kept {

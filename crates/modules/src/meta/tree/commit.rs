@@ -272,6 +272,7 @@ impl Trees {
         self.phase = Phase::Writing(writing);
         // Who wants to change something need not wait for the end of it.
         self.news.came = true;
+        self.news.opened = self.canary != TreeCanary::OpensSilently;
     }
 
     fn step_commit(&mut self, part: &mut dyn Volume, data: &mut dyn Volume) {
@@ -389,6 +390,14 @@ impl Trees {
     /// that keys are taken out of ever more shared nodes.
     pub fn change_to_free(&mut self) -> Result<TreeChange<'_>, TreeStop> {
         self.begin(Purpose::GivingBack)
+    }
+
+    /// The same in the background: it leaves half of a transaction to those who wait for their turn.
+    ///
+    /// # Errors
+    /// As [`Trees::change_to_free`].
+    pub fn change_in_background(&mut self) -> Result<TreeChange<'_>, TreeStop> {
+        self.begin(Purpose::Background)
     }
 
     fn begin(&mut self, purpose: Purpose) -> Result<TreeChange<'_>, TreeStop> {

@@ -215,6 +215,26 @@ fn a_part_that_is_gone_is_not_given_out() {
     assert!(done[0].result.is_err() && puppet.take().is_empty());
 }
 
+/// A handle whose writes are held for a snapshot goes, and then the data part: nobody is left to let go on.
+#[test]
+fn a_held_handle_may_go_before_the_pool_stops() {
+    let (puppet, pool, mut handle) = over_puppet();
+    let volume = handle.number();
+    handle.submit(write(1, 16384, 4096));
+    let below = puppet.take_one();
+    let cut = PoolOp::Snapshot { volume, name: "cut".into(), incarnation: 77, at: 0 };
+    let number = pool.begin(cut);
+    pool.poll();
+    drop(handle);
+    let error = below.error(thinwire_volume::ErrorKind::OutcomeUnknown, "puppet");
+    puppet.complete(Completion::new(below.token, Err(error)));
+    let mut ended = Vec::new();
+    pool.poll();
+    pool.poll_ops(&mut ended);
+    ended.retain(|(of, _)| *of == number);
+    assert!(matches!(ended[..], [(_, Err(PoolError::Stopped { .. }))]), "{ended:?}");
+}
+
 /// Each handle is told of what another one has brought up.
 #[test]
 fn a_poll_of_another_handle_wakes() {

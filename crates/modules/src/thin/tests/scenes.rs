@@ -9,6 +9,7 @@ use super::super::*;
 use super::made::BLOCK;
 use super::model::May;
 use super::world::*;
+use crate::meta::tree::TreeCanary;
 
 const NONE: IoFlags =
     IoFlags { fua: false, no_hole: false, one_extent: false, for_patch: false, verified: false };
@@ -380,6 +381,30 @@ fn a_cut_does_not_wait_for_ever() {
 }
 
 /// Whoever wrote goes in the middle of a cut.
+/// Whether who is stopped by a full transaction goes on as soon as a commit has taken that over, which does not end here.
+fn goes_on_beside_a_commit(plant: TreeCanary) -> bool {
+    let mut world = World::new(Setup { open_nodes_max: 12, rows_max: Some(4), ..Setup::default() });
+    let volume = world.create(40 * BLOCK);
+    world.rest();
+    world.open_volume(volume);
+    world.tree_canary(plant);
+    world.metadata.hang(Some(Op::Flush));
+    for block in 0..40 {
+        world.write(volume, block * 8, 8);
+        (0..50).for_each(|_| world.turn());
+        if world.pool.0.borrow().commits.is_under_way() {
+            return world.outstanding() == 0;
+        }
+    }
+    panic!("no transaction gets full");
+}
+
+#[test]
+fn who_waits_for_the_next_transaction_does_not_wait_for_a_commit_to_end() {
+    assert!(goes_on_beside_a_commit(TreeCanary::None));
+    assert!(!goes_on_beside_a_commit(TreeCanary::OpensSilently));
+}
+
 #[test]
 fn a_volume_may_be_closed_while_it_is_cut() {
     let mut world = World::new(Setup { seed: 4, ..Setup::default() });
