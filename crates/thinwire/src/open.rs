@@ -34,6 +34,9 @@ pub const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
 /// How long to wait for a file that somebody else has locked: a killed predecessor's last I/O.
 pub const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 
+/// So long a volume may take to bring in order what it keeps for itself; without it, it opens as after a crash.
+pub const WIND_UP_PATIENCE: Duration = Duration::from_secs(10);
+
 /// How to open a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
@@ -302,6 +305,12 @@ pub trait OpenVolume {
     /// volumes, whose target decides that.
     fn on_record(&mut self) -> OnRecord {
         OnRecord::No
+    }
+
+    /// So long it may take for what it keeps for itself, once it is not used any more, from when the last of that was written
+    /// down.
+    fn wind_up_patience(&self) -> Duration {
+        WIND_UP_PATIENCE
     }
 
     /// Lets go of it.

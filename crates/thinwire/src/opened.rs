@@ -29,14 +29,16 @@ use self::bottom::Bottom;
 use self::top::Top;
 use self::tree::Leaf;
 use crate::attachment::shown::Shown;
+use crate::attachment::writing_down::{self, WritingDown};
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::mirrored::longest_leg_timeout;
 use crate::network::is_readable;
-use crate::open::{Ending, OnRecord, OpenVolume, Unheard, VolumeHealth, VolumeOptions, Wait};
+use crate::open::{
+    Ending, OnRecord, OpenVolume, Unheard, VolumeHealth, VolumeOptions, WIND_UP_PATIENCE, Wait,
+};
 use crate::pool::PoolName;
 use crate::signals::Signals;
-use crate::size::show_size;
 use crate::uri::VolumeSpec;
 
 pub use self::outline::OutlineNode;
@@ -44,9 +46,9 @@ pub use self::pools::Pools;
 pub use self::returning::LegReturn;
 pub use self::tree::{TellOutline, Tree};
 
-/// So long a volume may take to bring in order what it keeps for itself, once no mirror waits for a leg any more; without it, it opens as after a crash.
-const WIND_UP_PATIENCE: Duration = Duration::from_secs(5);
-/// How often is looked whether it is, where nobody tells.
+/// What of that is left, at least, when no mirror waits for a leg any more.
+const LEG_PATIENCE: Duration = Duration::from_secs(5);
+/// How often is looked whether it is in order, where nobody tells.
 const WIND_UP_GLANCE: Duration = Duration::from_millis(5);
 
 /// Opens a volume on a host. See [`crate::open::open_volume`] for the contract.
@@ -88,7 +90,7 @@ fn over(
         ports,
         shown: None,
         hurry: options.hurry.clone(),
-        wind_up_patience: leg_timeout + WIND_UP_PATIENCE,
+        wind_up_patience: WIND_UP_PATIENCE.max(leg_timeout + LEG_PATIENCE),
     };
     match options.any_byte {
         true => {
@@ -125,7 +127,7 @@ struct Below {
     shown: Option<PartId<FacePart>>,
     /// Readable when letting go in order is to be given up.
     hurry: Option<Arc<OwnedFd>>,
-    /// See [`WIND_UP_PATIENCE`].
+    /// Of [`OpenVolume::wind_up_patience`].
     wind_up_patience: Duration,
 }
 
@@ -159,32 +161,41 @@ impl<V> Opened<V> {
 
     /// Waits a while until what the volume keeps for itself is in order.
     fn wind_up(&mut self) -> Outcome {
-        let until = Instant::now() + self.below.wind_up_patience;
+        let patience = self.below.wind_up_patience;
         self.top().wind_up();
-        let mut done = Vec::new();
-        while !self.top().is_wound_up() && Instant::now() < until {
-            if self.below.hurry.as_deref().is_some_and(is_readable) {
+        let mut writing_down = WritingDown::begin(self.dirty(), Instant::now());
+        let (mut done, mut is_hurried) = (Vec::new(), false);
+        while !self.top().is_wound_up() {
+            let stood_still = writing_down.stood_still(self.dirty(), Instant::now());
+            is_hurried = self.below.hurry.as_deref().is_some_and(is_readable);
+            if stood_still >= patience || is_hurried {
                 break;
             }
-            let wished = self.tell_time().map_or(until, |time| until.min(Instant::now() + time));
-            let nap = Instant::now() + WIND_UP_GLANCE;
-            self.below.host.turn(Wait::Until(wished.min(nap)))?;
+            let left = patience - stood_still;
+            let wished = self.tell_time().map_or(left, |time| left.min(time));
+            let until = Instant::now() + wished.min(WIND_UP_GLANCE);
+            self.below.host.turn(Wait::Until(until))?;
             self.tell_time();
             self.top().poll(&mut done);
         }
         if !self.top().is_wound_up() {
-            let dirty = self.top().cache().map_or(0, |cache| cache.dirty);
+            let dirty = self.dirty();
             if dirty > 0 {
-                let dirty = show_size(dirty);
-                return Err(Failure::failed(format!(
-                    "{dirty} that were written into a cache, and that no flush covers, could not be written down in time: they are lost"
-                )));
+                return Err(match is_hurried {
+                    true => writing_down::hurried(dirty),
+                    false => writing_down::failed(dirty, patience, None),
+                });
             }
             tracing::warn!(
                 "not all of it has ended in order: its mirrors resync when they are opened"
             );
         }
         Ok(())
+    }
+
+    /// What its caches hold, and the volume does not have, in bytes.
+    fn dirty(&mut self) -> u64 {
+        self.top().cache().map_or(0, |cache| cache.dirty)
     }
 }
 
@@ -280,6 +291,10 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
             (false, true) => OnRecord::Known,
             (false, false) => OnRecord::No,
         }
+    }
+
+    fn wind_up_patience(&self) -> Duration {
+        self.below.wind_up_patience
     }
 
     fn close(&mut self, ending: Ending) -> Outcome<Unheard> {

@@ -9,6 +9,7 @@ pub mod background;
 pub mod faces;
 pub mod serve;
 pub mod shown;
+pub mod writing_down;
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};

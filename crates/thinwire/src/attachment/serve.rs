@@ -19,6 +19,7 @@ use thinwire_volume::{ErrorKind, IoError, Op, Work};
 
 use super::Reporter;
 use super::shown::Shown;
+use super::writing_down::{self, WritingDown};
 use crate::control::{
     AttachmentStatus, CacheStatus, ControlServer, Controlled, DetachProgress, MirrorStatus,
     PoolProgress, Response, State,
@@ -90,7 +91,7 @@ pub struct AttachmentServer<'a> {
     bars_away: bool,
     signals_taken: u32,
     /// In [`Phase::Flushing`].
-    flushing_since: Instant,
+    writing_down: WritingDown,
     /// Writes depend on the last flush.
     may_lose: bool,
     /// When a face that closes by force is not waited for any longer, once that has begun.
@@ -137,7 +138,7 @@ impl<'a> AttachmentServer<'a> {
             forced: false,
             bars_away: false,
             signals_taken: 0,
-            flushing_since: Instant::now(),
+            writing_down: WritingDown::begin(0, Instant::now()),
             may_lose: true,
             face_ends: None,
             face_lingers: false,
@@ -306,28 +307,15 @@ impl<'a> AttachmentServer<'a> {
                 if self.shown.look(FacePart::geometry).features.read_only {
                     return Ok(Leaving::Gone);
                 }
-                self.may_lose = self.open.health().may_lose;
+                let dirty = self.dirty();
+                self.may_lose = self.open.health().may_lose || dirty > 0;
                 self.shown.with(FacePart::flush);
-                self.flushing_since = Instant::now();
+                self.writing_down = WritingDown::begin(dirty, Instant::now());
                 self.phase = Phase::Flushing;
                 Ok(Leaving::Again)
             }
             Phase::Flushing => match self.shown.look(|part| part.flushed().copied()) {
-                None => {
-                    let health = self.open.health();
-                    let waited = self.flushing_since.elapsed() >= FLUSH_PATIENCE;
-                    if waited && health.state == State::Away && !health.unflushed {
-                        // Nothing depends on this flush, and those targets are not there to hear
-                        // of the end. The others are.
-                        tracing::info!("a target is away and nothing has to reach it");
-                        if self.shown.look(FacePart::owes) {
-                            self.loss = Some(last_flush_failed(&UNTOLD, true));
-                        }
-                        self.bars_away = true;
-                        return Ok(Leaving::Gone);
-                    }
-                    Ok(Leaving::Waiting)
-                }
+                None => Ok(self.wait_for_flush()),
                 Some(Ok(())) => Ok(Leaving::Gone),
                 Some(Err(e)) => {
                     // That of one leaf, perhaps: the others are let go of in order.
@@ -336,6 +324,38 @@ impl<'a> AttachmentServer<'a> {
                 }
             },
         }
+    }
+
+    /// What its caches hold, and the volume does not have, in bytes.
+    fn dirty(&self) -> u64 {
+        self.shown.look(FacePart::cache).map_or(0, |cache| cache.dirty)
+    }
+
+    /// Gives up a flush that nothing depends on, and one of which a cache could write nothing down for too long.
+    fn wait_for_flush(&mut self) -> Leaving {
+        let health = self.open.health();
+        let dirty = self.dirty();
+        let stood_still = self.writing_down.stood_still(dirty, Instant::now());
+        if health.state != State::Away || health.unflushed {
+            return Leaving::Waiting;
+        }
+        if dirty > 0 {
+            let patience = self.open.wind_up_patience();
+            if stood_still < patience {
+                return Leaving::Waiting;
+            }
+            self.loss = Some(writing_down::failed(dirty, patience, None));
+        } else if stood_still < FLUSH_PATIENCE {
+            return Leaving::Waiting;
+        } else {
+            // Nothing depends on this flush, and those targets are not there to hear of the end. The others are.
+            tracing::info!("a target is away and nothing has to reach it");
+            if self.shown.look(FacePart::owes) {
+                self.loss = Some(last_flush_failed(&UNTOLD, true));
+            }
+        }
+        self.bars_away = true;
+        Leaving::Gone
     }
 
     /// Looks whether the face knows by now who uses it.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use thinwire_node::Lane;
 use thinwire_volume::Io;
 
-use self::script::{AWAY, Beside, FakeFace, Paths, Script, Shared, Told};
+use self::script::{AWAY, Beside, FakeFace, PATIENCE, Paths, Script, Shared, Told};
 use super::*;
 use crate::control::{ControlClient, ControlRequest, Response};
 use crate::host::Host;
@@ -404,5 +404,22 @@ fn who_is_away_and_has_lost_something_is_not_let_go_of_as_if_nothing_were() {
         detach(dir, false)
     });
     assert!(result.unwrap_err().message.contains("may be lost"));
+    assert_eq!(script.lock().unwrap().volume_closed, Some(Ending::AfterLoss));
+}
+
+/// A target that is away knows nothing of what is in a cache: that was acknowledged, and does not go unsaid.
+#[test]
+fn what_a_cache_could_not_write_down_is_named() {
+    let script = Shared::default();
+    script.lock().unwrap().dirty = 3 << 20;
+    let start = Instant::now();
+    let (answers, result) = serving(&script, |dir| {
+        script.lock().unwrap().is_away = true;
+        detach(dir, false)
+    });
+    assert!(start.elapsed() >= PATIENCE, "it may come back");
+    let failure = result.unwrap_err();
+    assert!(failure.message.starts_with("3 MiB that were written into a cache"), "{failure}");
+    assert_eq!(answers[1], Response::Failed { why: failure.message });
     assert_eq!(script.lock().unwrap().volume_closed, Some(Ending::AfterLoss));
 }

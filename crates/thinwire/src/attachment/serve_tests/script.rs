@@ -8,7 +8,9 @@ use rustix::time::{
     timerfd_settime,
 };
 use thinwire_buffer::{Pool, SegList, Time};
-use thinwire_volume::{Closing, Completion, Geometry, Identity, Op, Part, Volume, VolumeEvent};
+use thinwire_volume::{
+    CacheReport, Closing, Completion, Geometry, Identity, Op, Part, Volume, VolumeEvent,
+};
 
 use super::*;
 use crate::open::VolumeHealth;
@@ -16,6 +18,8 @@ use crate::testing::Mischief;
 
 /// How often a face looks for what it waits for.
 const LOOK_EVERY_NS: i64 = 5_000_000;
+/// So long caches may stand still.
+pub(super) const PATIENCE: Duration = Duration::from_millis(600);
 /// The leaf that is let go of unheard.
 pub(super) const AWAY: &str = "tw://node1/disk0";
 
@@ -53,6 +57,8 @@ pub(super) struct Script {
     pub loses: bool,
     /// It has done so.
     pub has_lost: bool,
+    /// So many bytes are in a cache of it.
+    pub dirty: u64,
     /// Something stays outstanding there.
     pub is_stuck: bool,
     /// Once the face is gone: whether the volume has ended was looked at so often.
@@ -217,6 +223,11 @@ impl Volume for Scripted {
         self.losses
     }
 
+    fn caches(&self, found: &mut Vec<CacheReport>) {
+        let dirty = self.script.lock().unwrap().dirty;
+        found.push(CacheReport { dirty, ..CacheReport::default() });
+    }
+
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
         if std::mem::replace(&mut self.told, self.losses) != self.losses {
             events.push(VolumeEvent::Lost);
@@ -264,6 +275,10 @@ impl OpenVolume for Told {
         script.looks += 1;
         let state = if script.is_away { State::Away } else { State::Attached };
         VolumeHealth { state, may_lose: !script.is_flushed, ..self.inner.health() }
+    }
+
+    fn wind_up_patience(&self) -> Duration {
+        PATIENCE
     }
 
     fn close(&mut self, ending: Ending) -> Outcome<Unheard> {
