@@ -2,9 +2,11 @@
 
 import os
 import signal
+import time
 
+import node
 from harness import check, until
-from node import Attachment, Target, image, refused, thinwire, uri
+from node import Attachment, Target, image, mode_flags, refused, security_flags, thinwire, uri
 from registry import test
 
 MIB = 1 << 20
@@ -83,12 +85,45 @@ def verified_over_a_target_that_dies(lab):
     path = image(lab, "a.img", 16)
     target = Target(lab, f"a={path}")
     volume = f"cache:[{uri(lab, 'a')}]?size=1M&write_back=1M"
+    argv = ["bench", volume, "--rw", "randrw", "--verify", "--runtime", "6", "--run-dir", lab.path("run")]
+    bench = lab.start("initiator", node.BIN, *argv, *mode_flags("bench", argv), *security_flags(lab, argv), name="bench")
     for _ in range(2):
-        done = thinwire(lab, "bench", volume, "--rw", "randrw", "--verify", "--runtime", "2", "--run-dir", lab.path("run"), timeout=40)
-        check(" 0 errors" in done.stdout, done.stdout)
+        time.sleep(1.5)
+        check(bench.running, f"it runs beside the target: {bench.stdout}{bench.stderr}")
         target.kill()
+        time.sleep(0.3)
         target.start()
+        check(bench.running, f"it runs when the target is back: {bench.stdout}{bench.stderr}")
+    bench.wait(40)
+    check(" 0 errors" in bench.stdout, bench.stdout)
     target.stop()
+
+
+@test(seconds=60)
+def what_did_not_come_down_is_named(lab):
+    """An end in order does not pass over what was acknowledged from memory, and its target never had."""
+    path = image(lab, "a.img", 16)
+    target = Target(lab, f"a={path}")
+    disk = Attachment(lab, f"cache:[{uri(lab, 'a')}]?size=4M&write_back=8M", name="late")
+    works(lab, disk, "write -P 1 0 4k")
+    target.kill()
+    until("it is away", 20, lambda: disk.status()["state"] == "away")
+    works(lab, disk, "write -P 7 0 1M", flushes=False)
+    said = disk.detach(expect=1, timeout=40)
+    check("1 MiB that were written into a cache" in said.stdout + said.stderr, said.stdout + said.stderr)
+    target.start()
+    check(stands(path, 0, 1), "as it was flushed")
+    target.stop()
+
+
+@test(seconds=60)
+def what_is_never_taken_is_named(lab):
+    """An end in order does not wait for ever for a disk that refuses what a cache has taken."""
+    path = image(lab, "a.img", 16)
+    disk = Attachment(lab, f"cache:[error:[{path}]?writes=1]?size=4M&write_back=8M", name="late")
+    works(lab, disk, "write -P 7 0 64k", flushes=False)
+    said = disk.detach(expect=1, timeout=40)
+    check("64 KiB that were written into a cache" in said.stdout + said.stderr, said.stdout + said.stderr)
 
 
 @test(seconds=60)
@@ -107,6 +142,30 @@ def who_was_fenced_reads_nothing(lab):
     works(lab, second, "read -P 6 0 1M")
     second.detach()
     first.detach("--force")
+    target.stop()
+
+
+@test(seconds=60)
+def who_was_fenced_writes_nothing_down(lab):
+    """What is in memory when another takes the volume is lost, which a flush says; none of it is written over what that one writes."""
+    path = image(lab, "a.img", 16)
+    target = Target(lab, f"a={path}")
+    first = Attachment(lab, f"cache:[{uri(lab, 'a')}]?size=8M&write_back=8M", name="first")
+    works(lab, first, "write -P 5 0 64k")
+    works(lab, first, "write -P 7 0 1M", flushes=False)
+    check(first.status()["cache"]["dirty"] > 0, "it is in memory")
+    second = Attachment(lab, uri(lab, "a"), name="second", extra=["--take-over"])
+    works(lab, second, "write -P 6 0 64k")
+    until("the first is fenced", 10, lambda: "fenced" in str(first.status()).lower())
+    said = io(lab, first, "flush")
+    check("failed" in said.stdout + said.stderr or said.returncode, f"the flush says nothing: {said.stdout}")
+    said = io(lab, first, "write -P 7 0 4k", flushes=False)
+    check("failed" in said.stdout + said.stderr or said.returncode, f"a write ends well: {said.stdout}")
+    works(lab, second, "read -P 6 0 64k", "flush")
+    second.detach()
+    first.detach("--force")
+    check(stands(path, 0, 6, 64 << 10), "what the second wrote is there")
+    check(stands(path, 64 << 10, 0, 960 << 10), "nothing of what the first had in memory is there")
     target.stop()
 
 

@@ -123,7 +123,12 @@ impl FacePart {
         self.volume.submit(Io::new(0, Op::Flush, 0, 0));
     }
 
-    /// How that ended, once it has.
+    /// How that ended, once it has; what the volume keeps for itself is brought in order then, which may not end.
+    pub fn last_flush(&self) -> Option<&Result<(), IoError>> {
+        self.last_flush.as_ref()
+    }
+
+    /// The same, once that has ended, too.
     pub fn flushed(&self) -> Option<&Result<(), IoError>> {
         self.flushed.as_ref()
     }

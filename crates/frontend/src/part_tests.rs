@@ -212,7 +212,7 @@ fn what_a_closed_face_left_ends_before_the_last_flush() {
     assert_eq!((flush.op, part.flushed()), (Op::Flush, None));
     puppet.succeed(&flush);
     assert_eq!(turn(&mut part, START).1, START);
-    assert_eq!(part.flushed(), Some(&Ok(())));
+    assert_eq!((part.flushed(), part.last_flush()), (Some(&Ok(())), Some(&Ok(()))));
 }
 
 #[test]

@@ -331,28 +331,35 @@ impl<'a> AttachmentServer<'a> {
         self.shown.look(FacePart::cache).map_or(0, |cache| cache.dirty)
     }
 
-    /// Gives up a flush that nothing depends on, and one of which a cache could write nothing down for too long.
+    /// Gives up a flush that nothing depends on, and one of which a cache could write nothing down for too long. What the
+    /// volume does behind it has its time, too.
     fn wait_for_flush(&mut self) -> Leaving {
         let health = self.open.health();
         let dirty = self.dirty();
         let stood_still = self.writing_down.stood_still(dirty, Instant::now());
-        if health.state != State::Away || health.unflushed {
-            return Leaving::Waiting;
-        }
-        if dirty > 0 {
-            let patience = self.open.wind_up_patience();
-            if stood_still < patience {
-                return Leaving::Waiting;
-            }
-            self.loss = Some(writing_down::failed(dirty, patience, None));
-        } else if stood_still < FLUSH_PATIENCE {
-            return Leaving::Waiting;
-        } else {
+        let patience = self.open.wind_up_patience();
+        let last = self.shown.look(|part| part.last_flush().copied());
+        let is_away = health.state == State::Away && !health.unflushed;
+        if dirty == 0 && is_away && stood_still >= FLUSH_PATIENCE {
             // Nothing depends on this flush, and those targets are not there to hear of the end. The others are.
             tracing::info!("a target is away and nothing has to reach it");
             if self.shown.look(FacePart::owes) {
                 self.loss = Some(last_flush_failed(&UNTOLD, true));
             }
+        } else if stood_still < patience || !is_away && last.is_none() {
+            return Leaving::Waiting;
+        } else {
+            let error = last.and_then(Result::err);
+            self.loss = match (dirty, error) {
+                (1.., _) => Some(writing_down::failed(dirty, patience, error.as_ref())),
+                (0, Some(error)) => Some(last_flush_failed(&error, self.may_lose)),
+                (0, None) => {
+                    tracing::warn!(
+                        "not all of it has ended in order: its mirrors resync when they are opened"
+                    );
+                    None
+                }
+            };
         }
         self.bars_away = true;
         Leaving::Gone

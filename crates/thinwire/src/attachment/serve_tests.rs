@@ -423,3 +423,20 @@ fn what_a_cache_could_not_write_down_is_named() {
     assert_eq!(answers[1], Response::Failed { why: failure.message });
     assert_eq!(script.lock().unwrap().volume_closed, Some(Ending::AfterLoss));
 }
+
+/// It is tried again for a while, and not for ever.
+#[test]
+fn what_a_cache_is_refused_is_named() {
+    let script = Shared::default();
+    script.lock().unwrap().dirty = 4096;
+    let start = Instant::now();
+    let (_, result) = serving(&script, |dir| {
+        script.lock().unwrap().fails_flush = true;
+        detach(dir, false)
+    });
+    assert!(start.elapsed() >= PATIENCE, "it may be taken yet");
+    let message = result.unwrap_err().message;
+    assert!(message.contains("4 KiB that were written into a cache"), "{message}");
+    assert!(message.contains(ErrorKind::Io.describe()), "{message}");
+    assert_eq!(script.lock().unwrap().volume_closed, Some(Ending::AfterLoss));
+}

@@ -223,6 +223,10 @@ impl Volume for Scripted {
         self.losses
     }
 
+    fn is_wound_up(&self) -> bool {
+        self.script.lock().unwrap().dirty == 0
+    }
+
     fn caches(&self, found: &mut Vec<CacheReport>) {
         let dirty = self.script.lock().unwrap().dirty;
         found.push(CacheReport { dirty, ..CacheReport::default() });
