@@ -7,7 +7,9 @@
 //! * what a change that is not complete touches is read below, and not kept;
 //! * a write that has succeeded, and beside which nothing else touched its range, is put into the pages that
 //!   are there; any other change drops them, and so does one that failed;
-//! * a read is kept unless a change touched it meanwhile, whether somebody had asked for it or not;
+//! * a read is kept unless a change touched it meanwhile, whether somebody had asked for it or not, and only as
+//!   [verified](thinwire_volume::IoFlags::verified): so it does for whoever wants no less;
+//! * who asks [what stands below](thinwire_volume::IoFlags::uncached) is not answered from here, and nothing is kept of that;
 //! * whatever may make the volume below another than it was drops all: a failed flush or durable write, a
 //!   loss, a growth, an operation of the writer record. What was read or written then is not kept either.
 //!
@@ -35,7 +37,9 @@ pub(crate) use self::cursor::Cursor;
 use self::pages::Pages;
 pub(crate) use self::row::MODULE;
 use crate::{Module, Options};
-use thinwire_volume::{CacheReport, Completion, Geometry, Io, Layer, Op, Slab, Token, Volume};
+use thinwire_volume::{
+    CacheReport, Completion, ErrorKind, Geometry, Io, IoFlags, Layer, Op, Slab, Token, Volume,
+};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -56,6 +60,10 @@ pub enum CacheCanary {
     LossesUnheard,
     /// What was read is given for as long as it is here.
     AgeForgotten,
+    /// Who asks what stands below is told what is here.
+    ScrubsAnswered,
+    /// What cannot be told to be as it was written is kept as if it could.
+    UnverifiedKept,
 }
 
 /// A volume with what was read of it in memory. Identity, shape and writer record are those of the volume
@@ -100,11 +108,17 @@ struct Flight {
     kind: Kind,
 }
 
+impl Flight {
+    fn read(token: Token, offset: u64, len: u64, kind: Kind) -> Self {
+        Flight { token, op: Op::Read, fua: false, offset, len, kind }
+    }
+}
+
 enum Kind {
     /// Nothing is kept of it.
     Plain,
-    /// A read, of whole pages if it can be, by its number among [`Changes`].
-    Fill { start: u64, len: u64, number: u64 },
+    /// A verified read, of whole pages if it can be, by its number among [`Changes`]. `flags`: those that were asked for.
+    Fill { start: u64, len: u64, number: u64, flags: IoFlags },
     /// A change, by its number. `data` goes into the pages that it was written over, if there were any.
     Change { number: u64, data: SegList },
     /// A read of the flight's range, which nobody has asked for; by its number.
@@ -268,8 +282,10 @@ impl Cache {
             self.ahead.begin(number, start..end);
             self.ahead_bytes += len;
             let kind = Kind::Ahead { number };
-            let flight = Flight { token: 0, op: Op::Read, fua: false, offset: start, len, kind };
-            self.hand_down(Io::new(0, Op::Read, start, len), flight);
+            let flight = Flight::read(0, start, len, kind);
+            let mut io = Io::new(0, Op::Read, start, len);
+            io.flags.verified = self.canary != CacheCanary::UnverifiedKept;
+            self.hand_down(io, flight);
         }
     }
 
@@ -319,13 +335,14 @@ impl Cache {
             true => (start, end),
             false => (offset, offset + len),
         };
-        let flight = |kind| Flight { token, op: Op::Read, fua: false, offset, len, kind };
         if self.changes.is_busy(start, end) {
-            return self.hand_down(io, flight(Kind::Plain));
+            return self.hand_down(io, Flight::read(token, offset, len, Kind::Plain));
         }
         (io.offset, io.len) = (start, end - start);
         let number = self.changes.begin_read(start, end);
-        self.hand_down(io, flight(Kind::Fill { start, len: end - start, number }));
+        let kind = Kind::Fill { start, len: end - start, number, flags: io.flags };
+        io.flags.verified |= self.canary != CacheCanary::UnverifiedKept;
+        self.hand_down(io, Flight::read(token, offset, len, kind));
     }
 
     /// Keeps the whole pages of what was read, by somebody or ahead.
@@ -393,17 +410,19 @@ impl Cache {
         let failed = completion.result.is_err();
         match kind {
             Kind::Plain => {}
-            Kind::Fill { start, len: read_len, number }
-                if failed && (start, read_len) != (offset, len) =>
+            Kind::Fill { start, len: read_len, number, flags }
+                if completion.result.is_err_and(|error| {
+                    let is_longer = (start, read_len) != (offset, len);
+                    is_longer || error.kind == ErrorKind::BadSum && !flags.verified
+                }) =>
             {
                 self.changes.end_read(number);
-                // What nobody asked for may be what cannot be read.
-                let kind = Kind::Plain;
-                let io = Io::new(0, Op::Read, offset, len);
-                self.hand_down(io, Flight { token, op, fua, offset, len, kind });
+                // What nobody asked for may be what cannot be read, or told to be as it was written.
+                let io = Io { flags, ..Io::new(0, Op::Read, offset, len) };
+                self.hand_down(io, Flight::read(token, offset, len, Kind::Plain));
                 return true;
             }
-            Kind::Fill { start, len: read_len, number } => {
+            Kind::Fill { start, len: read_len, number, .. } => {
                 if self.changes.end_read(number) && !failed {
                     self.fill(start, &completion.data, false);
                 }
@@ -451,7 +470,9 @@ impl Layer for Cache {
     fn take(&mut self, io: Io) {
         debug_assert!(io.op.is_record() || self.below.geometry().check(&io) == Ok(()), "{io:?}");
         match io.op {
-            Op::Read => self.reads.push(io),
+            Op::Read if !io.flags.uncached || self.canary == CacheCanary::ScrubsAnswered => {
+                self.reads.push(io);
+            }
             _ => self.pass_on(io),
         }
         self.outstanding += 1;

@@ -88,6 +88,10 @@ pub struct IoFlags {
     /// A read that somebody else can answer, too: what may be as it was written, but cannot be told to be, is not good
     /// enough, and fails with [`ErrorKind::BadSum`]. Without effect where no sums are kept.
     pub verified: bool,
+    /// A read for which what is in memory does not do, since it asks what stands on the parts: scrubs, and labels that another may
+    /// have written. What was written and is not down yet still counts. No frame carries it: a target's own cache
+    /// answers what it has.
+    pub uncached: bool,
 }
 
 /// One I/O. Handed over by value: the volume owns `data` until (for writes, a remote volume may

@@ -1,8 +1,9 @@
 //! Every rule at the head of the cache, over a volume that does as it is told; the suite that every volume
-//! passes; in `ahead.rs`, what is read ahead; and, in `random.rs`, a store that fails, beside which nobody can tell that there is a cache.
+//! passes; in `ahead.rs`, what is read ahead; in `scrubs.rs`, who is not answered from here; and, in `random.rs`, a store that fails, beside which nobody can tell that there is a cache.
 
 mod ahead;
 mod random;
+mod scrubs;
 
 use thinwire_buffer::{Pool, SegList};
 
@@ -527,7 +528,7 @@ fn it_is_the_volume_below() {
 #[test]
 fn the_rest_of_an_io_goes_down_as_it_is() {
     let mut stage = Stage::new();
-    let flags = IoFlags { for_patch: true, ..IoFlags::default() };
+    let flags = IoFlags { for_patch: true, verified: true, ..IoFlags::default() };
     assert_eq!(stage.begin_with(Op::Read, 0, 512, flags, 0).flags, flags);
     let flags = IoFlags { no_hole: true, fua: true, ..IoFlags::default() };
     assert_eq!(stage.begin_with(Op::WriteZeroes, 0, 512, flags, 0).flags, flags);

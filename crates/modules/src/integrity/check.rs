@@ -140,7 +140,9 @@ impl Integrity {
             None => region.at += len,
         }
         region.reads += 1;
-        let id = self.new_job(Task::Check, Io::new(0, Op::Read, offset, len));
+        let mut io = Io::new(0, Op::Read, offset, len);
+        io.flags.uncached = true;
+        let id = self.new_job(Task::Check, io);
         self.lock(id);
         true
     }

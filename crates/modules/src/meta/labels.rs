@@ -332,7 +332,10 @@ impl Labels {
     }
 
     fn submit_read(&self, copy: usize, volume: &mut dyn Volume) {
-        volume.submit(Io::new(self.token, Op::Read, LABEL_OFFSETS[copy], LABEL_BYTES as u64));
+        let mut io = Io::new(self.token, Op::Read, LABEL_OFFSETS[copy], LABEL_BYTES as u64);
+        // Another may have written it since it was read here.
+        io.flags.uncached = true;
+        volume.submit(io);
     }
 
     fn submit_step(&self, steps: &Steps, volume: &mut dyn Volume) {

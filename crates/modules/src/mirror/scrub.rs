@@ -203,10 +203,12 @@ impl Mirror {
         if legs == 0 {
             return self.ripe.push_back(id);
         }
-        self.send_look(id, legs, IoFlags { verified, ..IoFlags::default() });
+        self.send_look(id, legs, verified);
     }
 
-    fn send_look(&mut self, id: u32, legs: u8, flags: IoFlags) {
+    /// What stands on them, and not what is in memory there.
+    fn send_look(&mut self, id: u32, legs: u8, verified: bool) {
+        let flags = IoFlags { verified, uncached: true, ..IoFlags::default() };
         let Job { task: Task::Look(look), .. } = self.jobs.get_mut(id) else { return };
         let (at, len) = (look.at, look.len);
         for leg in bits(legs) {
@@ -245,7 +247,7 @@ impl Mirror {
                         *error = first;
                         match must_fit && self.canary != MirrorCanary::UnverifiedSource {
                             true => self.judge_block(id, 0, 0),
-                            false => self.send_look(id, first_of(bad), IoFlags::default()),
+                            false => self.send_look(id, first_of(bad), false),
                         }
                     }
                 }
@@ -257,7 +259,7 @@ impl Mirror {
                 let next = first_of(look.lacking & asked);
                 match next {
                     0 => self.judge_block(id, 0, 0),
-                    _ => self.send_look(id, next, IoFlags::default()),
+                    _ => self.send_look(id, next, false),
                 }
             }
             Step::AskAnything => {

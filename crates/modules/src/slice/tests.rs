@@ -39,6 +39,7 @@ fn each_io_goes_down_as_one_at_another_offset() {
                 one_extent: true,
                 for_patch: true,
                 verified: true,
+                uncached: true,
             };
             if op == Op::Write {
                 io.data.push(pool.get_zeroed(len as usize).freeze());

@@ -11,7 +11,8 @@ use super::world::*;
 use crate::meta::{Finding, LabelOutcome, Labels};
 use crate::observed::Observed;
 use crate::{
-    Child, Integrity, IntegrityConfig, IntegrityState, Options, SumLayout, SumMaking, TEST_MODULES,
+    Cache, CacheCanary, Child, Integrity, IntegrityConfig, IntegrityState, Options, SumLayout,
+    SumMaking, TEST_MODULES,
 };
 use LegState::InSync;
 
@@ -188,6 +189,36 @@ fn what_one_leg_cannot_give_another_does_and_gives_it_to_that() {
         let event = VolumeEvent::BadBlock { offset: 5 * BLOCK, is_mended: true };
         assert_eq!((mirror.report().mended, &news(&mut mirror)[..]), (1, &[event][..]));
         assert!(mirror.legs().all(|(state, _)| state == InSync), "no leg is dropped for that");
+    }
+}
+
+/// Neither a mirror over caches nor sums over one take what is in memory for what stands there.
+#[test]
+fn a_scrub_finds_what_rots_below_caches() {
+    for canary in [CacheCanary::None, CacheCanary::ScrubsAnswered] {
+        for is_above in [true, false] {
+            let legs = legs();
+            let cached = |volume: Box<dyn Volume>| -> Box<dyn Volume> {
+                let mut cache = Cache::new(volume, 64 << 20);
+                cache.set_canary(canary);
+                Box::new(cache)
+            };
+            let over = |leg: &SumLeg| -> Box<dyn Volume> {
+                let store = Box::new(leg.store.clone());
+                match is_above {
+                    true => cached(Box::new(leg.open(store))),
+                    false => Box::new(leg.open(cached(store))),
+                }
+            };
+            let mut mirror = mirror_over(legs.iter().map(over).collect());
+            write(&mut mirror, 5, 7);
+            // The planted fault keeps what this one reads.
+            assert!(scrub(&mut mirror).is_clean());
+            legs[1].spoil(5);
+            let found = u64::from(canary == CacheCanary::None);
+            assert_eq!(scrub(&mut mirror).repaired, found, "{canary:?}, {is_above}");
+            assert_eq!(legs[1].read(5) == [7; 4096], found == 1);
+        }
     }
 }
 

@@ -8,8 +8,14 @@ use super::made::BLOCK;
 use super::world::*;
 
 const SIZE: u64 = 16 * BLOCK;
-const FUA: IoFlags =
-    IoFlags { fua: true, no_hole: false, one_extent: false, for_patch: false, verified: false };
+const FUA: IoFlags = IoFlags {
+    fua: true,
+    no_hole: false,
+    one_extent: false,
+    for_patch: false,
+    verified: false,
+    uncached: false,
+};
 
 /// What is there when the pool is opened again, without a crash.
 fn reopen(world: World) -> World {

@@ -11,8 +11,14 @@ use super::model::May;
 use super::world::*;
 use crate::meta::tree::TreeCanary;
 
-const NONE: IoFlags =
-    IoFlags { fua: false, no_hole: false, one_extent: false, for_patch: false, verified: false };
+const NONE: IoFlags = IoFlags {
+    fua: false,
+    no_hole: false,
+    one_extent: false,
+    for_patch: false,
+    verified: false,
+    uncached: false,
+};
 const FUA: IoFlags = IoFlags { fua: true, ..NONE };
 const NO_HOLE: IoFlags = IoFlags { no_hole: true, ..NONE };
 
