@@ -35,6 +35,7 @@ impl Stage {
             assert_eq!(outcome, None);
             let io = stage.part.take_one();
             assert_eq!((io.token, io.op, io.offset, io.len), (TOKEN, Op::Read, offset, 4096));
+            assert!(io.flags.uncached, "what another has written meanwhile counts");
             let mut completion = Completion::new(io.token, Ok(()));
             completion.data = stage.labels.data(image);
             stage.part.complete(completion);
