@@ -157,6 +157,8 @@ pub(crate) enum TreeCanary {
     SharedInPlace,
     /// A shared node is copied, and what it refers to is not counted once more.
     ForgetsAtCopy,
+    /// What is kept for a commit is not enough for what one change adds to it.
+    KeepsTooLittle,
 }
 
 /// All trees of a part. A state machine over its labels and nodes: see the [module](self) for how it is driven.

@@ -483,7 +483,7 @@ impl Core {
             }
             let mut change = self.trees.change_in_background()?;
             change.reap()?;
-            change.apply();
+            change.apply()?;
             Ok(true)
         });
         match reaped {

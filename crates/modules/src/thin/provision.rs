@@ -234,7 +234,7 @@ impl Core {
         }
         row.root = blocks.at;
         let (volumes, _) = change.insert(self.volumes, volume, &row)?;
-        change.apply();
+        change.apply()?;
         self.volumes = volumes;
         self.set_row(volume, row);
         Ok(())

@@ -105,7 +105,7 @@ impl PoolRepair {
             if self.forgets {
                 let mut change = core.trees.change_to_free()?;
                 self.forgets = change.forget_unreadable()?;
-                change.apply();
+                change.apply()?;
                 self.done += u64::from(self.forgets);
                 core.commits.on_change(core.now);
             }
@@ -115,7 +115,7 @@ impl PoolRepair {
             PoolFinding::Trees(ref finding) => {
                 let mut change = core.trees.change_to_free()?;
                 change.recount(finding)?;
-                change.apply();
+                change.apply()?;
                 core.commits.on_change(core.now);
             }
             PoolFinding::Mapped { volume, has, .. } => {
@@ -124,7 +124,7 @@ impl PoolRepair {
                     row.mapped = has;
                     let mut change = core.trees.change_to_free()?;
                     let (volumes, _) = change.insert(core.volumes, volume, &row)?;
-                    change.apply();
+                    change.apply()?;
                     core.volumes = volumes;
                     core.set_row(volume, row);
                 }

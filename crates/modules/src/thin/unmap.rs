@@ -68,7 +68,7 @@ impl Core {
             row.mapped = row.mapped.saturating_sub(self.found.len() as u64);
             row.root = blocks.at;
             let (volumes, _) = change.insert(self.volumes, volume, &row)?;
-            change.apply();
+            change.apply()?;
             self.volumes = volumes;
             self.set_row(volume, row);
             if self.canary == PoolCanary::EarlyDiscard {

@@ -3,7 +3,7 @@
 use super::cache::{Slot, Standing};
 use super::counts::{Delta, Of};
 use super::look::Bounds;
-use super::node::Node;
+use super::node::{HEAD_BYTES, NODE_BYTES, Node};
 use super::{
     LEVEL_MAX, NodeFault, TreeCanary, TreeFault, TreeKind, TreePointer, TreeRefers, TreeSpace,
     TreeStop, Trees,
@@ -11,6 +11,9 @@ use super::{
 
 /// So many nodes one change takes at most, but for shared ones that it copies the children of.
 const CHANGE_NODES: u64 = 4 * (LEVEL_MAX as u64 + 1);
+
+/// Most rows of a leaf whose values refer to something.
+const LEAF_ROWS_MAX: usize = (NODE_BYTES - HEAD_BYTES) / 16;
 
 /// How to take back a step of a change.
 pub(super) enum Undo {
@@ -43,6 +46,8 @@ pub(super) enum Undo {
 pub(super) struct Before {
     pub spaces: [(TreeSpace, u64, bool); 2],
     doomed: TreePointer,
+    /// The transaction had changes already.
+    has_counts: bool,
 }
 
 /// What a change is for.
@@ -62,7 +67,18 @@ pub struct TreeChange<'a> {
 
 impl TreeChange<'_> {
     /// All was done: the next commit has it.
-    pub fn apply(self) {
+    ///
+    /// # Errors
+    /// Nothing of it was done, because the commit would not find room for what it adds to the maps: [`TreeStop::Commit`], or
+    /// [`TreeStop::NoNodes`] if none before it makes more room.
+    pub fn apply(self) -> Result<(), TreeStop> {
+        self.trees.check_reserve()?;
+        self.trees.forget_undo();
+        Ok(())
+    }
+
+    /// As [`TreeChange::apply`], for what a commit does with what is reserved for it.
+    pub(super) fn settle(self) {
         self.trees.forget_undo();
     }
 }
@@ -74,13 +90,43 @@ impl Drop for TreeChange<'_> {
 }
 
 impl Trees {
-    /// So many free nodes the commit may take for the maps, whatever is in them: each node of a map at most once, and rows that
-    /// become new.
-    fn nodes_to_settle(&self) -> u64 {
+    /// So many free nodes the commit may take for the maps, whatever is in them, if so many counts more change than by now: each
+    /// node of a map at most once, and those that become two.
+    fn nodes_to_settle(&self, more: u64) -> u64 {
         let [nodes, blocks] = [&self.nodes, &self.blocks];
-        let deltas = (nodes.deltas.len() + blocks.deltas.len()) as u64;
-        let touched = (blocks.deltas.len() as u64 * 4).min(blocks.state.map_nodes);
-        nodes.state.map_nodes + touched + deltas / 16 + 16
+        let [of_nodes, of_blocks] = [nodes, blocks].map(|space| space.deltas.len() as u64 + more);
+        let [map_of_nodes, map_of_blocks] = [nodes, blocks].map(|space| space.state.map_nodes);
+        if self.canary == TreeCanary::KeepsTooLittle {
+            return map_of_nodes + of_blocks.min(map_of_blocks) + of_blocks / 16 + 16;
+        }
+        // A count has a row, and another one if it is high, each below nodes of its own.
+        let moved = map_of_nodes + (4 * of_blocks).min(map_of_blocks);
+        let split = of_nodes.min(map_of_nodes) + of_blocks.min(map_of_blocks);
+        moved + split + (of_nodes + of_blocks) / 16 + 16
+    }
+
+    /// So many nodes are kept for commits and for what gives back, if so many counts more change than by now.
+    fn nodes_kept(&self, more: u64) -> u64 {
+        3 * (self.nodes_to_settle(more) + 2 * CHANGE_NODES)
+    }
+
+    /// So many counts one change of a user's changes: what leaves refer to that are copied, or given back.
+    fn counts_of_change(&self) -> u64 {
+        match self.canary {
+            TreeCanary::KeepsTooLittle => 0,
+            _ => 2 * self.rows_max(LEAF_ROWS_MAX) as u64,
+        }
+    }
+
+    /// Whether the commit finds room for all that was changed.
+    fn check_reserve(&self) -> Result<(), TreeStop> {
+        if self.nodes.free() >= self.nodes_to_settle(0) || self.canary == TreeCanary::KeepsTooLittle
+        {
+            return Ok(());
+        }
+        let Before { spaces: [(.., gave_back), _], has_counts, .. } = self.before;
+        let comes = gave_back || has_counts || !self.nodes.held.is_empty();
+        Err(if comes { TreeStop::Commit } else { TreeStop::NoNodes })
     }
 
     /// Whether there is room for a change: in memory, and on the part.
@@ -98,11 +144,10 @@ impl Trees {
         if is_full {
             return Err(TreeStop::Commit);
         }
-        let settle = self.nodes_to_settle();
         // Whoever gives back has to have room for two commits, since what the first one frees is there only for the third.
         let kept = match purpose {
-            Purpose::GivingBack | Purpose::Background => settle + CHANGE_NODES,
-            Purpose::Taking => 3 * (settle + 2 * CHANGE_NODES),
+            Purpose::GivingBack | Purpose::Background => self.nodes_to_settle(0) + CHANGE_NODES,
+            Purpose::Taking => self.nodes_kept(self.counts_of_change()),
         };
         if self.nodes.free() < kept {
             let comes = self.nodes.gives_back || !self.nodes.held.is_empty();
@@ -115,7 +160,9 @@ impl Trees {
         debug_assert!(self.undo.is_empty());
         self.change += 1;
         let of = |space: &super::counts::Space| (space.state, space.fresh, space.gives_back);
-        self.before = Before { spaces: [of(&self.nodes), of(&self.blocks)], doomed: self.doomed };
+        let has_counts = !(self.nodes.deltas.is_empty() && self.blocks.deltas.is_empty());
+        let spaces = [of(&self.nodes), of(&self.blocks)];
+        self.before = Before { spaces, doomed: self.doomed, has_counts };
     }
 
     pub(super) fn forget_undo(&mut self) {
@@ -157,7 +204,7 @@ impl Trees {
                 Undo::Reserved { block } => _ = self.blocks.held.insert(block),
             }
         }
-        let Before { spaces: [nodes, blocks], doomed } = self.before;
+        let Before { spaces: [nodes, blocks], doomed, .. } = self.before;
         for (of, before) in [(Of::Nodes, nodes), (Of::Blocks, blocks)] {
             let space = self.space(of);
             (space.state, space.fresh, space.gives_back) = before;

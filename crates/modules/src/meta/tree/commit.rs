@@ -224,9 +224,9 @@ impl Trees {
             self.begin_change();
             let change = TreeChange { trees: self };
             match change.trees.settle_row() {
-                Ok(true) => change.apply(),
+                Ok(true) => change.settle(),
                 Ok(false) => {
-                    change.apply();
+                    change.settle();
                     self.freeze();
                     return;
                 }

@@ -140,7 +140,7 @@ impl Core {
         }
         (volumes, _) = change.insert(volumes, volume, &row)?;
         let (names, _) = change.insert(self.names, volume, &NameRow::new(new.name))?;
-        change.apply();
+        change.apply()?;
         (self.volumes, self.names) = (volumes, names);
         self.head.next_volume += 1;
         if let Some((from, of, time)) = cut {
@@ -202,7 +202,7 @@ impl Core {
         let root = change.share(from.blocks())?.at;
         let row = VolumeRow { root, mapped: from.mapped, incarnation, shared_before: time, ..row };
         let (volumes, _) = change.insert(self.volumes, volume, &row)?;
-        change.apply();
+        change.apply()?;
         self.volumes = volumes;
         self.head.time = time;
         self.set_row(volume, row);
@@ -227,7 +227,7 @@ impl Core {
         }
         let (volumes, _) = change.remove(self.volumes, volume)?;
         let (names, _) = change.remove(self.names, volume)?;
-        change.apply();
+        change.apply()?;
         (self.volumes, self.names) = (volumes, names);
         self.entries.remove(&volume);
         self.ops.reaps = true;
@@ -246,7 +246,7 @@ impl Core {
         let row = VolumeRow { bytes, ..row };
         let mut change = self.trees.change()?;
         let (volumes, _) = change.insert(self.volumes, volume, &row)?;
-        change.apply();
+        change.apply()?;
         self.volumes = volumes;
         self.set_row(volume, row);
         Ok(PoolDone::Done)
@@ -257,7 +257,7 @@ impl Core {
         self.check_new_name(Some(volume), name)?;
         let mut change = self.trees.change()?;
         let (names, _) = change.insert(self.names, volume, &NameRow::new(name))?;
-        change.apply();
+        change.apply()?;
         self.names = names;
         if let Some(entry) = self.entries.get_mut(&volume) {
             name.clone_into(&mut entry.name);

@@ -147,7 +147,7 @@ impl Core {
                 let row = VolumeRow { cut: RowCut::Kept, ..row };
                 let mut change = self.trees.change()?;
                 let (volumes, _) = change.insert(self.volumes, snapshot, &row)?;
-                change.apply();
+                change.apply()?;
                 self.volumes = volumes;
                 self.set_row(snapshot, row);
                 Ok(PoolDone::Done)

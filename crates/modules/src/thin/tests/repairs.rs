@@ -36,7 +36,7 @@ fn recount(world: &mut World, findings: &[TreeFinding]) {
         for finding in findings {
             assert_eq!(change.recount(finding), Ok(true));
         }
-        change.apply();
+        change.apply().unwrap();
         core.commits.on_change(core.now);
     }
     world.rest();

@@ -1,7 +1,7 @@
 //! Parts that run full (rule 14), caches that are small, and what is given back.
 
 use super::model::step;
-use super::world::{KINDS, Mapping, Setup, World};
+use super::world::{KINDS, Mapping, Plain, Setup, World};
 use super::*;
 use crate::meta::tree::cache::Standing;
 
@@ -209,4 +209,77 @@ fn a_thousand_snapshots_cost_a_root_each_and_all_comes_back() {
     assert!(world.trees.committed().nodes.used <= used + 10);
     assert_eq!(world.dump().unwrap(), world.model);
     delete_all(&mut world);
+}
+
+/// Counts of blocks that lie far apart change with two leaves that are copied, two in each node of their map, which become two nodes.
+fn copy_scattered_leaves(canary: TreeCanary) {
+    const BLOCKS: u64 = 90_000;
+    /// Half of the blocks whose rows of high counts fill a node of the map.
+    const APART: u64 = 168;
+    let setup = Setup { nodes: 3_300, blocks: BLOCKS, canary, ..Setup::default() };
+    let mut world = World::new(setup);
+    let small = world.create().unwrap();
+    // All blocks are in use, and every other one by many.
+    for first in (0..BLOCKS).step_by(5_000) {
+        let taken = world.run(true, |change, _| {
+            for _ in first..(first + 5_000).min(BLOCKS - 4_000) {
+                let block = change.take_block()?;
+                for _ in 0..block % 2 * 2 {
+                    change.share_block(block)?;
+                }
+            }
+            Ok(())
+        });
+        taken.unwrap();
+        world.commit_now().unwrap();
+    }
+    // Two leaves refer to those that two have, two for each node of the map; two trees have them.
+    let leaf = world.run(true, |change, _| {
+        let mut tree = TreeRoot::<Plain>::empty(&KINDS[2]);
+        for key in 0..500 {
+            change.share_block(key * APART)?;
+            tree = change.insert(tree, key, &Plain(key * APART))?.0;
+        }
+        change.share(tree)
+    });
+    let leaf = leaf.unwrap();
+    world.write(small, 0).unwrap();
+    world.commit_now().unwrap();
+    assert!(world.trees.committed().blocks.map_nodes > 250);
+    // As long as there is room for anything, with nothing that a commit has to bring into the maps.
+    loop {
+        let shared = world.share(small);
+        let written = shared.and_then(|_| world.write(small, 0));
+        world.commit_now().unwrap();
+        if written.is_err() {
+            assert_eq!(written, Err(TreeStop::NoNodes));
+            break;
+        }
+    }
+    // Who has begun before may end, with what is kept for that; who has no room fails, and nothing else does.
+    let copied = world.run(true, |change, _| {
+        let one = change.insert(leaf, 0, &Plain(1))?.0;
+        Ok(change.insert(one, 499, &Plain(3))?.0)
+    });
+    assert!(copied.is_ok(), "{copied:?}");
+    world.commit_now().unwrap();
+    // And what is there can be given back.
+    for tree in [leaf, copied.unwrap()] {
+        world.run(true, |change, _| change.delete(tree)).unwrap();
+        while world.reap().unwrap() {
+            world.commit_now().unwrap();
+        }
+        world.commit_now().unwrap();
+    }
+}
+
+#[test]
+fn what_one_change_adds_to_the_maps_is_kept_for_it() {
+    copy_scattered_leaves(TreeCanary::None);
+}
+
+#[test]
+#[should_panic = "NoReserve"]
+fn a_reserve_that_is_too_small_is_found() {
+    copy_scattered_leaves(TreeCanary::KeepsTooLittle);
 }

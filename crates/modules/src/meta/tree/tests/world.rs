@@ -65,8 +65,31 @@ impl TreeValue for Mapping {
     }
 }
 
-pub static KINDS: [TreeKind; 2] =
-    [TreeKind::of::<VolumeRow>(16, "volumes"), TreeKind::of::<Mapping>(17, "blocks of a volume")];
+/// A block and nothing else, so that as many rows as there can be stand in a leaf.
+#[derive(Clone, Copy)]
+pub struct Plain(pub u64);
+
+impl TreeValue for Plain {
+    const BYTES: usize = 8;
+
+    fn put(&self, out: &mut [u8]) {
+        self.0.put(out);
+    }
+
+    fn take(bytes: &[u8]) -> Option<Self> {
+        u64::take(bytes).map(Plain)
+    }
+
+    fn refers(&self) -> TreeRefers {
+        TreeRefers::Block(self.0)
+    }
+}
+
+pub static KINDS: [TreeKind; 3] = [
+    TreeKind::of::<VolumeRow>(16, "volumes"),
+    TreeKind::of::<Mapping>(17, "blocks of a volume"),
+    TreeKind::of::<Plain>(18, "plain blocks"),
+];
 pub const ROOT_KINDS: [u8; TREE_ROOTS] = [16, 0, 0, 0];
 
 /// What each volume holds: stamps of data by keys.
@@ -254,7 +277,7 @@ impl World {
             let begun = if frees { self.trees.change_to_free() } else { self.trees.change() };
             let stepped = begun.and_then(|mut change| {
                 let result = step(&mut change, volumes)?;
-                change.apply();
+                change.apply()?;
                 Ok(result)
             });
             match stepped {
@@ -338,7 +361,7 @@ impl World {
         let stamp = self.next_stamp;
         self.next_stamp += 1;
         self.write_data(block, stamp);
-        let written = self.run(false, |change, volumes| {
+        let written = self.run(true, |change, volumes| {
             let row = change.lookup(volumes, id)?.expect("the volume is there");
             change.take_reserved(block);
             let tree = TreeRoot::new(&KINDS[1], row.root);
