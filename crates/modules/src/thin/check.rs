@@ -1,10 +1,10 @@
 //! [`PoolCheck`]: looks at all that a pool has in its trees, and says what is wrong, and what that costs.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::Range;
 
-use super::rows::{Mapping, ROOT_KINDS};
+use super::rows::{Mapping, ROOT_KINDS, VolumeRow};
 use super::{Core, ThinPool};
 use crate::meta::tree::{TreeCheck, TreeFault, TreeFinding, TreeStop};
 
@@ -49,6 +49,13 @@ pub enum PoolFinding {
         /// When it was mapped.
         time: u64,
     },
+    /// A block that a volume would write where it is, as nobody else's, is another's, too: each may read there what the other has written.
+    Overlap {
+        /// The block of the data.
+        block: u64,
+        /// All volumes that have it, by their numbers.
+        volumes: Vec<u64>,
+    },
     /// A volume has no name, or that of another.
     Name {
         /// Its number.
@@ -81,6 +88,14 @@ impl fmt::Display for PoolFinding {
             PoolFinding::Time { volume, block, time } => {
                 write!(f, "block {block} of volume {volume} was mapped at {time}, which is to come")
             }
+            PoolFinding::Overlap { block, volumes } => {
+                let volumes: Vec<_> = volumes.iter().map(u64::to_string).collect();
+                write!(
+                    f,
+                    "data block {block} is that of more than one (volumes {}), and was written as if it were of one: what is read there may be another's",
+                    volumes.join(", ")
+                )
+            }
             PoolFinding::Name { volume, name } => {
                 write!(f, "volume {volume} has no name, or that of another: {name:?}")
             }
@@ -102,6 +117,11 @@ enum Stage {
         from: u64,
         has: u64,
     },
+    /// Likewise: who has blocks that are more than one's.
+    Sharers {
+        volume: u64,
+        from: u64,
+    },
     Done,
 }
 
@@ -111,6 +131,12 @@ enum Stage {
 pub struct PoolCheck {
     stage: Stage,
     found: VecDeque<PoolFinding>,
+    /// How often blocks are referred to, where that is not what their counts say.
+    walked: BTreeMap<u64, u64>,
+    /// Who has blocks that somebody takes for nobody else's, and are not.
+    overlaps: BTreeMap<u64, BTreeSet<u64>>,
+    /// Counts cannot be read, which was told.
+    is_blind: bool,
 }
 
 impl PoolCheck {
@@ -122,7 +148,13 @@ impl PoolCheck {
     pub fn new(pool: &ThinPool, window: usize) -> Self {
         let core = pool.0.borrow();
         let trees = TreeCheck::new(&core.trees, ROOT_KINDS, window);
-        PoolCheck { stage: Stage::Trees(Box::new(trees)), found: VecDeque::new() }
+        PoolCheck {
+            stage: Stage::Trees(Box::new(trees)),
+            found: VecDeque::new(),
+            walked: BTreeMap::new(),
+            overlaps: BTreeMap::new(),
+            is_blind: false,
+        }
     }
 
     /// All was looked at, and all findings were told.
@@ -154,6 +186,9 @@ impl PoolCheck {
                     return Ok(());
                 }
                 let finding = check.step(&mut core.trees)?;
+                if let Some(TreeFinding::BlockCount { block, has, .. }) = finding {
+                    self.walked.insert(block, has);
+                }
                 self.found.extend(finding.map(|finding| place(core, finding)));
             }
             Stage::Table => {
@@ -163,13 +198,14 @@ impl PoolCheck {
             &mut Stage::Blocks { volume, from, has } => {
                 self.look_at_blocks(core, volume, from, has)?
             }
+            &mut Stage::Sharers { volume, from } => self.look_at_sharers(core, volume, from)?,
             Stage::Done => {}
         }
         Ok(())
     }
 
     fn look_at_table(&mut self, core: &Core) {
-        let mut names = std::collections::BTreeSet::new();
+        let mut names = BTreeSet::new();
         for (&volume, entry) in &core.entries {
             if entry.name.is_empty() || !names.insert(&entry.name) {
                 self.found.push_back(PoolFinding::Name { volume, name: entry.name.clone() });
@@ -188,7 +224,10 @@ impl PoolCheck {
         mut has: u64,
     ) -> Result<(), TreeStop> {
         let Some((&at, entry)) = core.entries.range(volume..).next() else {
-            self.stage = Stage::Done;
+            self.stage = match self.overlaps.is_empty() {
+                true => Stage::Done,
+                false => Stage::Sharers { volume: 0, from: 0 },
+            };
             return Ok(());
         };
         let (volume, row) = (at, entry.row);
@@ -203,6 +242,14 @@ impl PoolCheck {
             }
         };
         let end = row.bytes.div_ceil(core.head.block_bytes());
+        let is_own = |mapping: &Mapping| mapping.time >= row.shared_before;
+        let overlaps = match !self.is_blind && found.iter().any(|(_, mapping)| is_own(mapping)) {
+            true => self.find_overlaps(core, &row, &found)?,
+            false => Vec::new(),
+        };
+        for block in overlaps {
+            self.overlaps.entry(block).or_default().insert(volume);
+        }
         for (block, mapping) in found {
             has += 1;
             if block >= end {
@@ -220,6 +267,70 @@ impl PoolCheck {
                 }
                 Stage::Blocks { volume: volume + 1, from: 0, has: 0 }
             }
+        };
+        Ok(())
+    }
+}
+
+impl PoolCheck {
+    /// Blocks of a leaf that its volume would write where they are, and that are others', too: by their number of references, or
+    /// because others have the leaf.
+    fn find_overlaps(
+        &mut self,
+        core: &mut Core,
+        row: &VolumeRow,
+        leaf: &[(u64, Mapping)],
+    ) -> Result<Vec<u64>, TreeStop> {
+        let first = leaf.first().map_or(0, |(key, _)| *key);
+        let mut own = Vec::<(u64, Mapping)>::new();
+        match core.trees.own_rows(row.blocks(), first..=first, &mut own) {
+            Err(TreeStop::Wait) => return Err(TreeStop::Wait),
+            Err(_) => self.is_blind = true,
+            Ok(_) => {}
+        }
+        let mut overlaps = Vec::new();
+        for (_, Mapping { block, time }) in leaf {
+            if *time < row.shared_before || self.is_blind {
+                continue;
+            }
+            let count = match self.walked.get(block) {
+                Some(&count) => Ok(count),
+                None => core.trees.block_count(*block),
+            };
+            match count {
+                Err(TreeStop::Wait) => return Err(TreeStop::Wait),
+                Ok(count) if count > 1 || own.is_empty() => overlaps.push(*block),
+                Ok(_) => {}
+                Err(_) => self.is_blind = true,
+            }
+        }
+        Ok(overlaps)
+    }
+
+    fn look_at_sharers(&mut self, core: &mut Core, volume: u64, from: u64) -> Result<(), TreeStop> {
+        let Some((&volume, entry)) = core.entries.range(volume..).next() else {
+            let overlaps = std::mem::take(&mut self.overlaps).into_iter();
+            self.found.extend(overlaps.map(|(block, volumes)| {
+                let volumes = volumes.into_iter().collect();
+                PoolFinding::Overlap { block, volumes }
+            }));
+            self.stage = Stage::Done;
+            return Ok(());
+        };
+        let mut found = Vec::<(u64, Mapping)>::new();
+        let next = match core.trees.rows(entry.row.blocks(), from..=u64::MAX, &mut found) {
+            Err(TreeStop::Wait) => return Err(TreeStop::Wait),
+            Err(_) => None,
+            Ok(next) => next,
+        };
+        for (_, mapping) in found {
+            if let Some(volumes) = self.overlaps.get_mut(&mapping.block) {
+                volumes.insert(volume);
+            }
+        }
+        self.stage = match next {
+            Some(from) => Stage::Sharers { volume, from },
+            None => Stage::Sharers { volume: volume + 1, from: 0 },
         };
         Ok(())
     }

@@ -6,11 +6,12 @@ use thinwire_volume::ErrorKind;
 
 use super::check::PoolFinding;
 use super::ops::PoolError;
+use super::rows::TIME_MAX;
 use super::{Core, ThinPool};
-use crate::meta::tree::{TreeFinding, TreeStop};
+use crate::meta::tree::{TreeFault, TreeFinding, TreeStop};
 
-/// Gives back what counts have kept for nothing, and sees to it that nothing is given out that is in use: counts of nodes and blocks, how many blocks a
-/// volume has, and what damage has kept of volumes that were deleted. A state machine over a pool in which nothing else
+/// Gives back what counts have kept for nothing, and sees to it that nothing is given out that is in use, nor written by more than one: counts of nodes and blocks,
+/// how many blocks a volume has, what damage has kept of volumes that were deleted, and blocks that more than one takes for its own. A state machine over a pool in which nothing else
 /// happens, opened [for this](super::PoolConfig::repairs): [`PoolRepair::step`] until [`PoolRepair::is_done`], a commit, and another check, which may find
 /// more: what a damaged node of a deleted volume referred to comes to light when that is forgotten.
 pub struct PoolRepair {
@@ -18,6 +19,8 @@ pub struct PoolRepair {
     forgets: bool,
     is_done: bool,
     done: u64,
+    /// The time that was drawn for volumes that have blocks in common.
+    shared_before: Option<u64>,
     /// The pool, while some of what is in use is still free by its count, and some of that was put right: a commit would take it.
     half: Option<ThinPool>,
 }
@@ -43,15 +46,24 @@ impl PoolRepair {
             matches!(finding, PoolFinding::Trees(TreeFinding::Damaged { .. }))
         };
         let forgets = found.iter().any(is_damage);
-        PoolRepair { left: left.into(), forgets, is_done: false, done: 0, half: None }
+        PoolRepair {
+            left: left.into(),
+            forgets,
+            is_done: false,
+            done: 0,
+            shared_before: None,
+            half: None,
+        }
     }
 
-    /// Whether that can be put right.
+    /// Whether that can be put right; of an [overlap](PoolFinding::Overlap) only that no more is written there, which does not bring back
+    /// what was.
     pub fn can(finding: &PoolFinding) -> bool {
         matches!(
             finding,
             PoolFinding::Trees(TreeFinding::NodeCount { .. } | TreeFinding::BlockCount { .. })
                 | PoolFinding::Mapped { .. }
+                | PoolFinding::Overlap { .. }
         )
     }
 
@@ -129,10 +141,39 @@ impl PoolRepair {
                     core.set_row(volume, row);
                 }
             }
+            PoolFinding::Overlap { ref volumes, .. } => {
+                for volume in volumes {
+                    Self::share(core, &mut self.shared_before, *volume)?;
+                }
+            }
             _ => {}
         }
         self.left.pop_front();
         self.done += 1;
+        Ok(())
+    }
+}
+
+impl PoolRepair {
+    /// A volume takes all that it has for others', too, from now on: what it writes goes to blocks of its own.
+    fn share(core: &mut Core, time: &mut Option<u64>, volume: u64) -> Result<(), TreeStop> {
+        let Some(mut row) = core.entries.get(&volume).map(|entry| entry.row) else { return Ok(()) };
+        let before = time.unwrap_or(core.head.time + 1);
+        if row.shared_before >= before {
+            return Ok(());
+        }
+        if before >= TIME_MAX {
+            let why = "counts no more snapshots, which a repair of overlaps takes";
+            return Err(TreeFault::State { why }.into());
+        }
+        row.shared_before = before;
+        let mut change = core.trees.change_to_free()?;
+        let (volumes, _) = change.insert(core.volumes, volume, &row)?;
+        change.apply()?;
+        core.volumes = volumes;
+        core.head.time = before;
+        *time = Some(before);
+        core.set_row(volume, row);
         Ok(())
     }
 }

@@ -86,12 +86,21 @@ fn repair(pool: &ThinPool) -> (Vec<PoolFinding>, u64) {
 }
 
 fn blocks_of(world: &World, volume: u64) -> Vec<u64> {
-    let core = &mut *world.pool.0.borrow_mut();
-    let blocks = core.entries[&volume].row.blocks();
     let mut found = Vec::new();
     let mut next = Some(0);
     while let Some(from) = next {
-        next = core.trees.rows(blocks, from..=u64::MAX, &mut found).unwrap();
+        let rows = {
+            let core = &mut *world.pool.0.borrow_mut();
+            let blocks = core.entries[&volume].row.blocks();
+            core.trees.rows(blocks, from..=u64::MAX, &mut found)
+        };
+        match rows {
+            Ok(rows) => next = rows,
+            Err(stop) => {
+                assert_eq!(stop, crate::meta::tree::TreeStop::Wait);
+                world.pool.poll();
+            }
+        }
     }
     found.into_iter().map(|(_, mapping): (u64, rows::Mapping)| mapping.block).collect()
 }
@@ -183,4 +192,77 @@ fn what_damage_has_kept_of_a_deleted_volume_comes_back() {
         world.read_all(volume);
     }
     world.is_right();
+}
+
+/// A block of one volume is free by its count, another one is given it, and writes it.
+fn overlapping() -> (World, [u64; 2], u64) {
+    let (mut world, [_, _, c]) = made();
+    let block = blocks_of(&world, c)[3];
+    recount(&mut world, &[TreeFinding::BlockCount { block, says: 1, has: 0 }]);
+    let mut world = again(world, &[], false);
+    let other = world.create(600 * BLOCK);
+    world.open_volume(other);
+    // Until it has that one.
+    for first in (0..600 * 8).step_by(8) {
+        world.write(other, first, 8);
+        world.wait();
+        if blocks_of(&world, other).contains(&block) {
+            world.rest();
+            return (world, [c, other], block);
+        }
+    }
+    panic!("it is given to nobody");
+}
+
+/// Whether what one of them writes from now on is read by the other.
+fn write_apart(mut world: World, volumes: [u64; 2], block: u64) -> bool {
+    let key = |world: &World, of| {
+        blocks_of(world, of).iter().position(|at| *at == block).expect("it has it") as u64
+    };
+    let keys = volumes.map(|volume| key(&world, volume));
+    for (volume, key) in volumes.into_iter().zip(keys) {
+        world.open_volume(volume);
+        world.write(volume, key * 8, 8);
+        world.wait();
+    }
+    for (volume, key) in volumes.into_iter().zip(keys) {
+        world.ask(volume, Op::Read, Default::default(), key * 8, 8);
+        world.wait();
+    }
+    world.wrong.is_none()
+}
+
+#[test]
+fn who_had_a_block_in_common_does_not_write_over_the_other_behind_a_repair() {
+    let (mut world, volumes, block) = overlapping();
+    let found = world.check();
+    let overlap = PoolFinding::Overlap { block, volumes: volumes.to_vec() };
+    assert!(found.contains(&overlap), "{found:?}");
+    let world = again(world, &[], true);
+    assert_eq!(repair(&world.pool).0, []);
+    assert!(write_apart(again(world, &[], false), volumes, block));
+}
+
+/// Counts alone are not all: as long as both take it for their own, each writes over the other.
+#[test]
+fn a_repair_that_leaves_two_owners_is_found() {
+    let (mut world, volumes, block) = overlapping();
+    let is_count = |finding: &PoolFinding| matches!(finding, PoolFinding::Trees(_));
+    let counts: Vec<_> = world.check().into_iter().filter(is_count).collect();
+    let world = again(world, &[], true);
+    let mut repair = PoolRepair::new(&counts);
+    while !repair.is_done() {
+        if !repair.step(&world.pool).unwrap() {
+            world.pool.poll();
+        }
+    }
+    let mut world = again(world_at_rest(world), &[], false);
+    let overlap = PoolFinding::Overlap { block, volumes: volumes.to_vec() };
+    assert_eq!(world.check(), [overlap]);
+    assert!(!write_apart(world, volumes, block));
+}
+
+fn world_at_rest(mut world: World) -> World {
+    world.rest();
+    world
 }

@@ -59,15 +59,23 @@ pub fn check(pool: &VolumeSpec, repair: bool, common: &VolumeCommon) -> Outcome 
         if !repair {
             return Ok((look(open)?, 0));
         }
-        let mut done = 0;
+        let (mut done, mut mixed) = (0, Vec::new());
         for _ in 0..ROUNDS_MAX {
-            let found = look(open)?;
+            let mut found = look(open)?;
             match put_right(open, &found)? {
-                0 => return Ok((found, done)),
+                0 => {
+                    found.append(&mut mixed);
+                    return Ok((found, done));
+                }
                 some => done += some,
             }
+            // What stands there stays what it is, whoever writes there from now on.
+            found.retain(is_mixed);
+            mixed.append(&mut found);
         }
-        Ok((look(open)?, done))
+        let mut found = look(open)?;
+        found.append(&mut mixed);
+        Ok((found, done))
     })?;
     say(pool, &found, repaired, common.json)
 }
@@ -140,6 +148,11 @@ fn say(pool: &VolumeSpec, found: &[PoolFinding], repaired: u64, is_json: bool) -
     }
 }
 
+/// What stands there may be another volume's.
+fn is_mixed(finding: &PoolFinding) -> bool {
+    matches!(finding, PoolFinding::Overlap { .. })
+}
+
 /// What a user can do about that; none if nothing is wrong.
 fn what_to_do(found: &[PoolFinding], is_repaired: bool) -> Option<String> {
     let is_lost = |finding: &PoolFinding| {
@@ -149,6 +162,16 @@ fn what_to_do(found: &[PoolFinding], is_repaired: bool) -> Option<String> {
         )
     };
     let is_other = |finding: &PoolFinding| !PoolRepair::can(finding) && !is_lost(finding);
+    if found.iter().any(is_mixed) && !found.iter().any(is_lost) {
+        return Some(match is_repaired {
+            true => "What was written there before is one's or another's: look at the volumes that are named (fsck), or take what they had from a copy. From now on \
+                     each writes to blocks of its own"
+                .into(),
+            false => "Nobody may write to the volumes that are named: each write may go over what another has there. --repair has each write to blocks of its own; \
+                      what was written before is one's or another's, so look at both (fsck), or take what they had from a copy"
+                .into(),
+        });
+    }
     if !found.iter().any(is_lost) && found.iter().any(is_other) {
         return Some(
             "Nothing is lost by what is named; what --repair does not put right stays as it is"
@@ -158,7 +181,7 @@ fn what_to_do(found: &[PoolFinding], is_repaired: bool) -> Option<String> {
     Some(match (found.is_empty(), found.iter().any(is_lost)) {
         (true, _) => return None,
         (false, false) if is_repaired => "Not all could be put right: run it once more".into(),
-        (false, false) => "--repair puts that right, and loses nothing by it".into(),
+        (false, false) => "--repair puts that right; only what is counted is changed by it".into(),
         (false, true) => {
             "What cannot be read is lost, of snapshots and clones that share it, too. Put the metadata part back if there is a copy of it that is as new as \
              the data; else copy what can be read of the volumes that are named, delete them and their snapshots, and say --repair, which then gives back \
