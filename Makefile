@@ -18,7 +18,7 @@ build: ## Build the release binary, target/release/thinwire
 build-lab: build ## Build that and the laboratory, target/release/thinwire-lab
 	$(CARGO) build --release --locked -p thinwire-lab
 
-demo: ## Show the main job on this machine: a disk across a switch, survives kill -9 (root, 2 minutes)
+demo: ## Show the main job on this machine: a disk across a switch, survives kill -9; a mirror of two (root, 2 minutes)
 	@scripts/demo.sh
 
 test: ## Set up and run all tests; ends with "N passed, N failed" (root)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The main job, before your eyes: a disk image served by one machine, used as a disk by another,
-# across a switch, straight over Ethernet frames. The machines are three network namespaces of this
-# one: initiator, switch (a bridge), target. Everything is removed at the end, also after Ctrl-C.
+# across a switch, straight over Ethernet frames; then one disk of two machines, of which one dies. The machines
+# are four network namespaces of this one: initiator, switch (a bridge), target1, target2. Everything is removed
+# at the end, also after Ctrl-C.
 #
 #   scripts/demo.sh            what `make demo` runs
 #
@@ -25,8 +26,8 @@ fi
 
 prefix=tw-demo
 demo=/var/tmp/$prefix-$$
-declare -A namespace=([initiator]=$prefix-$$-i [switch]=$prefix-$$-s [target]=$prefix-$$-t)
-target_pid=''
+declare -A namespace=([initiator]=$prefix-$$-i [switch]=$prefix-$$-s [target1]=$prefix-$$-t [target2]=$prefix-$$-u)
+declare -A target_pid=()
 
 # Mount points below a folder, the newest first.
 mounts_below() { awk -v at="$1/" 'index($2 "/", at) == 1 { print $2 }' /proc/self/mounts | tac; }
@@ -34,11 +35,11 @@ mounts_below() { awk -v at="$1/" 'index($2 "/", at) == 1 { print $2 }' /proc/sel
 # Removes whatever a demo with this folder and these namespaces has made. Processes are found by the
 # namespace they are in, never by name.
 remove() {
-  local folder=$1 name pid point device
+  local folder=$1 name pid point device disk
   shift
   # A disk in use whose target may be gone: what is written back to it would wait for ever.
   if [ -x "$folder/bin/thinwire" ] && [ -n "$(mounts_below "$folder/mnt")" ]; then
-    timeout 10 "$folder/bin/thinwire" detach --force disk0
+    for disk in disk0 home; do timeout 10 "$folder/bin/thinwire" detach --force $disk; done
   fi
   for point in $(mounts_below "$folder/mnt"); do umount "$point" || umount -l "$point"; done
   for signal in TERM KILL; do
@@ -82,7 +83,7 @@ trap 'exit 143' TERM HUP
 for left in /var/tmp/$prefix-* /run/netns/$prefix-*; do
   [ -e "$left" ] || continue
   pid=${left##*/$prefix-} pid=${pid%%-*}
-  [ -d "/proc/$pid" ] || remove "/var/tmp/$prefix-$pid" "$prefix-$pid-i" "$prefix-$pid-s" "$prefix-$pid-t" >/dev/null 2>&1
+  [ -d "/proc/$pid" ] || remove "/var/tmp/$prefix-$pid" "$prefix-$pid-"{i,s,t,u} >/dev/null 2>&1
 done
 
 # ------------------------------------------------------------------------------- how it is told
@@ -136,7 +137,7 @@ mkdir -p "$demo/bin" "$demo/mnt" "$demo/tree"
 cat >"$demo/bin/thinwire" <<WRAPPER
 #!/bin/sh
 case "\$1" in
-  attach | detach | status | bench) exec "$binary" "\$@" --run-dir "$demo/run" ;;
+  attach | detach | status | bench | volume) exec "$binary" "\$@" --run-dir "$demo/run" ;;
   *) exec "$binary" "\$@" ;;
 esac
 WRAPPER
@@ -167,18 +168,20 @@ cat <<PICTURE
 
 ${bold}Thinwire: a disk across the switch${plain}
 
-    initiator ------------ switch ------------ target
-      eth1                 (bridge)              eth1, $demo/disk0.img
+    initiator ------------ switch ------------ target1
+      eth1                (bridge)               eth1, $demo/disk0.img
+                              +--------------- target2
+                                                 eth1, for the second half
 
-Three network namespaces stand for three machines; MTU 9000; no IP address on any of them.
+Four network namespaces stand for four machines; MTU 9000; no IP address on any of them.
 PICTURE
 
-for side in initiator switch target; do
+for side in initiator switch target1 target2; do
   ip netns add "${namespace[$side]}"
   enter $side sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
 done
 enter switch ip link add br1 mtu 9000 type bridge stp_state 0 forward_delay 0 mcast_snooping 0
-for side in initiator target; do
+for side in initiator target1 target2; do
   enter switch ip link add "$side" mtu 9000 type veth peer name eth1 mtu 9000 netns "${namespace[$side]}"
   enter switch ip link set "$side" master br1 up
   enter $side ip link set eth1 up
@@ -187,44 +190,63 @@ enter switch ip link set br1 up
 
 # ------------------------------------------------------------------------------------ the story
 
-serve=(thinwire target --key "$demo/keys/alice" --name node1 --link eth1 --export "disk0=$demo/disk0.img" --export scratch=memory:512M)
+key=$demo/keys/alice
 starts=0
+# Starts the target NODE on the machine SIDE, with these exports.
 serve() {
+  local side=$1 node=$2 export
+  local words=(target --key "$key" --name "$node" --link eth1)
+  shift 2
+  for export in "$@"; do words+=(--export "$export"); done
   starts=$((starts + 1))
-  prompt target "${serve[@]}" '&'
+  prompt "$side" thinwire "${words[@]}" '&'
   # Not left to the redirection below, which comes whenever the background shell gets to it.
   : >"$demo/ready"
   # The binary itself, by exec: the process id is the target's own, so that kill -9 kills it. In a
   # session of its own: an interrupt at the terminal must not take it away before the disk is.
-  setsid nsenter --net="/run/netns/${namespace[target]}" "$binary" "${serve[@]:1}" --run-dir "$demo/target" \
+  setsid nsenter --net="/run/netns/${namespace[$side]}" "$binary" "${words[@]}" --run-dir "$demo/$side" \
     </dev/null >"$demo/ready" 2>"$demo/target$starts.log" &
-  target_pid=$!
+  target_pid[$side]=$!
   for _ in $(seq 200); do
-    grep -q '^ready node1$' "$demo/ready" && break
-    kill -0 $target_pid 2>/dev/null || { echo "the target ended before it was ready" >&2; exit 1; }
+    grep -q "^ready $node\$" "$demo/ready" && break
+    kill -0 ${target_pid[$side]} 2>/dev/null || { echo "the target ended before it was ready" >&2; exit 1; }
     sleep 0.1
   done
-  grep '^ready node1$' "$demo/ready" | indent
+  grep "^ready $node\$" "$demo/ready" | indent
+}
+serve_disk() { serve target1 node1 "disk0=$demo/disk0.img" scratch=memory:512M; }
+murder() {
+  local pid=${target_pid[$1]}
+  prompt "$1" kill -9 "$pid"
+  kill -9 "$pid"
+  wait "$pid" 2>"$demo/killed" || true # bash tells us that it was killed; we know
+}
+shut_down() {
+  local pid=${target_pid[$1]} code
+  prompt "$1" kill -TERM "$pid"
+  kill -TERM "$pid"
+  wait "$pid" && code=0 || code=$?
+  [ $code -eq 0 ] || { echo "the target's exit status is $code" >&2; exit 1; }
 }
 uri='tw://node1/disk0?link=eth1'
 attach() {
-  prompt initiator thinwire attach --key "$demo/keys/alice" "$@"
-  enter initiator thinwire attach --key "$demo/keys/alice" "$@" >"$demo/attached" &
+  prompt initiator thinwire attach --key "$key" "$@"
+  enter initiator thinwire attach --key "$key" "$@" >"$demo/attached" &
   wait $!
   indent <"$demo/attached"
   attached=$(cat "$demo/attached")
 }
 
 say "A key, which both machines have: nobody else gets in, or reads what passes."
-at target thinwire key new alice --dir "$demo/keys"
+at target1 thinwire key new alice --dir "$demo/keys"
 
 say "The target exports a disk image of 1 GiB in a file, and a piece of memory."
-at target truncate -s 1G "$demo/disk0.img"
-serve
+at target1 truncate -s 1G "$demo/disk0.img"
+serve_disk
 
 say "The initiator asks who is there: without the key it learns a name, and no more."
 at initiator thinwire discover --link eth1
-at initiator thinwire discover --link eth1 --key "$demo/keys/alice"
+at initiator thinwire discover --link eth1 --key "$key"
 
 say "It attaches the disk as a block device. No kernel module of ours, no TCP/IP in the way."
 attach "$uri" --block
@@ -242,10 +264,8 @@ at initiator umount "$demo/mnt"
 at initiator thinwire detach disk0
 
 say "The target dies without a word, and is started again."
-prompt target kill -9 $target_pid
-kill -9 $target_pid
-wait $target_pid 2>"$demo/killed" || true # bash tells us that it was killed; we know
-serve
+murder target1
+serve_disk
 
 say "Attach again. The file system is sound, and every file is what it was."
 attach "$uri" --block
@@ -266,13 +286,72 @@ at initiator thinwire detach scratch
 
 say "... and natively, by the same protocol without a face in between: 32 outstanding, then one."
 for depth in 32 1; do
-  at initiator thinwire bench --key "$demo/keys/alice" 'tw://node1/scratch?link=eth1' --rw randread --bs 4k --iodepth $depth --runtime 4
+  at initiator thinwire bench --key "$key" 'tw://node1/scratch?link=eth1' --rw randread --bs 4k --iodepth $depth --runtime 4
 done
 
 say "The target shuts down in order."
-prompt target kill -TERM $target_pid
-kill -TERM $target_pid
-wait $target_pid && code=0 || code=$?
-[ $code -eq 0 ] || { echo "the target's exit status is $code" >&2; exit 1; }
+shut_down target1
 
-printf '\n%sDone: %s files survived the journey and the kill.%s\n' "$bold" "$files" "$plain"
+# --------------------------------------------------------------- one disk of two machines: a mirror
+
+say "Two targets now, with a disk each, and a disk made of both: a mirror, described in a file."
+at target1 truncate -s 256M "$demo/left.img"
+serve target1 node1 "left=$demo/left.img"
+at target2 truncate -s 256M "$demo/right.img"
+serve target2 node2 "right=$demo/right.img"
+cat >"$demo/mirror.toml" <<'DESCRIPTION'
+[[volume]]
+name = "home"
+kind = "mirror"
+leg_timeout_ms = 1000
+children = ["tw://node1/left?link=eth1", "tw://node2/right?link=eth1"]
+DESCRIPTION
+home=$demo/mirror.toml#home
+at initiator cat "$demo/mirror.toml"
+at initiator thinwire volume create --key "$key" "$home"
+
+say "Attached as one disk: a file system on it, and the first half of some files."
+attach "$home" --block
+disk=$attached
+halves=("$demo/first" "$demo/second")
+mkdir "${halves[@]}"
+# Of a size that is written in a moment.
+(set +o pipefail; cd "$demo/tree" && find . -type f -print0 | head -z -n 2000 >"$demo/names")
+(cd "$demo/tree" && head -z -n 1000 "$demo/names" | xargs -0 cp --parents -t "${halves[0]}" -- &&
+  tail -z -n 1000 "$demo/names" | xargs -0 cp --parents -t "${halves[1]}" --)
+(cd "$demo" && find first second -type f -print0 | sort -z | xargs -0 sha256sum) >"$demo/half_sums"
+at initiator mkfs.ext4 -q -E nodiscard "$disk"
+at initiator mount "$disk" "$demo/mnt"
+at initiator cp -a "${halves[0]}" "$demo/mnt/"
+at initiator sync -f "$demo/mnt"
+note "A new mirror copies what is on the first to all others, while it is used:"
+at initiator thinwire volume resync --wait "$home"
+note "A little later nothing of it is written any more, and both have on record that they have all:"
+at initiator sleep 3
+
+say "One of the two dies in the midst of it. Work goes on with the other, after a second at most."
+murder target2
+at initiator cp -a "${halves[1]}" "$demo/mnt/"
+at initiator sync -f "$demo/mnt"
+at initiator thinwire volume status "$home"
+
+say "It comes back, and gets what it lacks and no more, while the disk is in use."
+serve target2 node2 "right=$demo/right.img"
+# The mirror looks for it by itself, a few times a second.
+for _ in $(seq 300); do
+  ! enter initiator thinwire volume status --json "$home" | grep -q '"standing":"behind"' || { sleep 0.1; continue; }
+  break
+done
+at initiator thinwire volume resync --wait "$home"
+
+say "Every file is there, and both machines have the same, byte by byte."
+at_line initiator "cd $demo/mnt && sha256sum --quiet -c $demo/half_sums && echo every checksum is right"
+at initiator umount "$demo/mnt"
+at initiator thinwire detach home
+shut_down target1
+shut_down target2
+# What stands before that is each one's own: its label, and what it knows of the other.
+at_line switch "cmp -i 1572864 $demo/left.img $demo/right.img && echo left.img and right.img are the same"
+
+printf '\n%sDone: %s files survived the journey and the kill, %s more a machine that was lost and came back.%s\n' \
+  "$bold" "$files" "$(wc -l <"$demo/half_sums")" "$plain"
