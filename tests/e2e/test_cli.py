@@ -585,5 +585,6 @@ def help_and_man():
         text = run(node.BIN, command, "--help").stdout
         check("Example" in text and f"thinwire {command}" in text, f"thinwire {command} --help has no example")
     check("thinwire" in run(node.BIN, "--version").stdout, "--version")
-    check(".TH" in run(node.BIN, "man").stdout, "the man page is no man page")
+    for page in ("thinwire", "attach", "volumes", "mirror"):
+        check(".TH" in run(node.BIN, "man", page).stdout, f"the man page {page} is no man page")
     check("complete" in run(node.BIN, "completions", "bash").stdout, "the completion for bash")

@@ -63,6 +63,7 @@ mod dealt;
 mod events;
 mod integrity;
 mod linear;
+mod manual;
 pub mod meta;
 pub mod mirror;
 #[cfg(test)]
@@ -95,6 +96,7 @@ pub use integrity::{
     Integrity, IntegrityConfig, IntegrityFault, IntegrityState, SumLayout, SumMaking,
 };
 pub use linear::Linear;
+pub use manual::{MANUAL, ManualPage};
 pub use options::{ModuleOption, OptionUnit, Options};
 pub use qos::{Qos, QosLimit, QosLimits};
 pub use readonly::Readonly;

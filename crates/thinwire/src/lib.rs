@@ -51,6 +51,7 @@ pub mod links;
 pub mod local;
 pub mod lock;
 pub mod log;
+mod manual;
 pub mod memory;
 mod mirrored;
 pub mod names;
@@ -118,6 +119,6 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Volume(args) => commands::volume::run(&args),
         Command::Caretaker(args) => caretaker::run(&args),
         Command::Completions { shell } => commands::papers::completions(shell),
-        Command::Man { folder } => commands::papers::man(folder.as_deref()),
+        Command::Man { what } => commands::papers::man(what.as_deref()),
     }
 }

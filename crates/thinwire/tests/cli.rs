@@ -166,13 +166,36 @@ fn papers_are_printed() {
         let ran = thinwire(&["completions", shell]);
         assert!(ran.code == 0 && ran.out.contains("discover"), "{shell}");
     }
-    assert!(thinwire(&["man"]).out.contains(".TH"));
+    assert!(thinwire(&["man"]).out.contains(".TH thinwire 8"));
+    for (named, title) in [
+        ("attach", "thinwire-attach 8"),
+        ("volume-create", "thinwire-volume-create 8"),
+        ("volumes", "thinwire-volumes 5"),
+        ("mirror", "thinwire-mirror 7"),
+        ("thinwire-mirror.7", "thinwire-mirror 7"),
+        ("lie", "thinwire-trial 7"),
+    ] {
+        let ran = thinwire(&["man", named]);
+        assert!(
+            ran.code == 0 && ran.out.contains(&format!(".TH {title} ")),
+            "{named}: {}",
+            ran.out
+        );
+    }
     let folder = Folder::new("man");
     assert_eq!(thinwire(&["man", &folder.at("pages")]).code, 0);
-    for page in ["thinwire.1", "thinwire-target.1", "thinwire-attach.1"] {
+    for page in [
+        "man8/thinwire.8",
+        "man8/thinwire-target.8",
+        "man8/thinwire-volume-create.8",
+        "man5/thinwire-volumes.5",
+        "man7/thinwire-stripe.7",
+    ] {
         let text = std::fs::read_to_string(folder.path().join("pages").join(page)).unwrap();
         assert!(text.contains(".TH"), "{page}");
     }
+    let ran = thinwire(&["man", "mirrror"]);
+    assert!(ran.code == 2 && ran.err.contains("no page `mirrror`"), "{}", ran.err);
 }
 
 #[test]

@@ -179,6 +179,46 @@ fn every_file_and_function_named_is_there() {
     assert!(named >= 60, "only {named} names found: does this test still find them?");
 }
 
+/// What man pages of volumes show and quote: commands that are understood, and messages that something says.
+#[test]
+fn the_manual_of_volumes_shows_what_there_is() {
+    let mut all = Vec::new();
+    files(&root(), &mut all);
+    let is_code = |path: &&PathBuf| {
+        path.starts_with("crates")
+            && path.extension().is_some_and(|e| e == "rs")
+            && !path.ends_with("tests/documents.rs")
+    };
+    let code =
+        all.iter().filter(is_code).map(|path| std::fs::read_to_string(root().join(path)).unwrap());
+    let code: Vec<String> = code.collect();
+    let (mut shown, mut quoted) = (0, 0);
+    for page in thinwire_modules::MANUAL {
+        for line in commands(page.text) {
+            shown += 1;
+            // What stands in a file is not there to be read.
+            let words = words(&line).into_iter().map(|word| match word.contains(".toml#") {
+                true => "memory:1M".to_owned(),
+                false => word,
+            });
+            Cli::try_parse_from(words).unwrap_or_else(|e| panic!("{}: {line}\n{e}", page.name));
+        }
+        let failures = page.text.split_once("\n## Failures\n").expect("a section").1;
+        for message in failures.split('*').skip(1).step_by(2) {
+            quoted += 1;
+            assert!(
+                code.iter().any(|text| text.contains(message)),
+                "{}: who says `{message}`?",
+                page.name
+            );
+        }
+    }
+    assert!(
+        shown >= 15 && quoted >= 8,
+        "{shown} commands, {quoted} messages: are they still found?"
+    );
+}
+
 /// The first cells of the table below a heading.
 fn fields<'a>(text: &'a str, heading: &str) -> Vec<&'a str> {
     let start = text.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading}"));

@@ -134,13 +134,20 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the man page, or write the pages of all commands into a folder
-    #[command(
-        after_help = "Examples:\n  thinwire man | man -l -\n  thinwire man /usr/local/share/man/man1"
-    )]
+    /// Print a man page, or write all of them into a folder
+    #[command(after_help = "\
+Examples:
+  thinwire man | man -l -
+  thinwire man mirror | man -l -
+  thinwire man /usr/local/share/man
+
+Pages of commands are in section 8, `thinwire-volumes` in section 5 says how volumes are described, and each kind of volume has a page
+in section 7. A folder gets man5, man7 and man8.")]
     Man {
-        /// Write thinwire.1, thinwire-target.1 ... there
-        folder: Option<PathBuf>,
+        /// Which page: a command (`attach`, `volume-create`), `volumes`, a kind of volume (`mirror`); or the folder, which is made if its
+        /// name has a `/` [default: the page of all commands]
+        #[arg(value_name = "PAGE|FOLDER")]
+        what: Option<String>,
     },
 }
 
