@@ -429,6 +429,11 @@ def legs_are_added_and_removed(lab):
             break
     else:
         check(False, "it never ends")
+    # The same again goes on, and is through where there is nothing left to do: whether the leg is named by then or not.
+    for legs in (images[:2], images[:2], images):
+        again = thinwire(lab, "volume", "add", describe(lab, legs), images[2], "--take-over", *run_dir, timeout=60)
+        check("leg 2 is in sync" in again.stdout and "describe it as" in again.stderr, again.stdout + again.stderr)
+        check("is a leg of it already" in again.stderr, again.stderr)
     both = describe(lab, images)
     check(standings(lab, both, "--take-over") == ["in sync"] * 3, "the leg is added")
     check(data_of(images[0]) == before == data_of(images[2]), "it has all data, and nothing else was written")
@@ -439,6 +444,8 @@ def legs_are_added_and_removed(lab):
     written(lab, without)
     check(data_of(images[0]) == data_of(images[2]) != data_of(images[1]), "the removed leg gets nothing")
     refused(lab, "volume", "remove", without, "0", *run_dir, says=["has two legs"], code=2)
+    # One that was removed is no leg, whatever its label says.
+    refused(lab, "volume", "add", without, images[1], *run_dir, says=["it would be lost"])
     # In the place of another it is not believed.
     refused(lab, "bench", describe(lab, [images[1], images[2]]), "--rw", "randread", "--runtime", "0.1", *run_dir, says=["leg 0"])
     without = describe(lab, [images[0], images[2]])

@@ -1,7 +1,8 @@
 //! `thinwire volume add` and `remove`: a mirror has one leg more, or one less.
 
 use thinwire_modules::meta::LabelPart;
-use thinwire_modules::mirror::{LEGS_MAX, LegChange, LegState, NO_GENERATION, OpeningWish};
+use thinwire_modules::mirror::{LEGS_MAX, LeftAt, LegChange, LegState, NO_GENERATION, OpeningWish};
+use thinwire_volume::MirrorReport;
 
 use super::create::new_uuid;
 use super::replace::{
@@ -14,7 +15,13 @@ use crate::guard::refuse_in_use;
 use crate::last_resort::catch_signals;
 use crate::mirrored::refused;
 use crate::open::{Ending, VolumeOptions, let_go, let_go_failed, open_volume};
+use crate::output;
+use crate::signals::Signals;
 use crate::uri::VolumeSpec;
+
+/// A leg that is on record, and has nothing yet.
+const NOTHING: LegState =
+    LegState::Behind { at: LeftAt { last: NO_GENERATION, or: NO_GENERATION } };
 
 /// What is said of a part that becomes a leg, and of those that others have.
 #[derive(Clone, Copy)]
@@ -27,17 +34,21 @@ pub struct Daring {
 }
 
 /// Puts it on record that there is one more leg, which has nothing yet, gives the new part its label, and copies all to it. Where an earlier one was cut off
-/// between these, it goes on from there.
+/// between these, or is through, it goes on from there, whether the description names the leg by now or not.
 pub fn add(spec: &VolumeSpec, new: &VolumeSpec, how: Daring, common: &VolumeCommon) -> Outcome {
-    let children = legs_of(spec)?;
+    legs_of(spec)?;
     refuse_in_use(spec, "adding a leg to it")?;
+    if let Some(described) = already_added(spec, new, how, common)? {
+        return complete(&described, new, how, common);
+    }
+    let without = &without(spec, new);
+    let children = legs_of(without)?;
     let (before, _) = find(children, common)?;
     let plan = before.plan(OpeningWish::default());
     let plan = plan.map_err(|refusal| refused(&refusal, &before, children, ""))?;
     let legs = before.described();
-    let nothing = LegState::Behind { at: NO_GENERATION.into() };
     let is_empty = |leg: &usize| {
-        before.places[*leg].is_none() && plan.recorded.legs.get(*leg) == Some(&nothing)
+        before.places[*leg].is_none() && plan.recorded.legs.get(*leg) == Some(&NOTHING)
     };
     let is_free =
         |leg: &usize| matches!(plan.recorded.legs.get(*leg), Some(LegState::Removed { .. }));
@@ -66,14 +77,9 @@ pub fn add(spec: &VolumeSpec, new: &VolumeSpec, how: Daring, common: &VolumeComm
             }
         },
     };
-    let mut described = spec.clone();
-    if let VolumeSpec::Over { children, .. } = &mut described {
-        // In the order of the labels, if the others are.
-        let place = legs.iter().filter(|other| **other < leg).count().min(children.len());
-        children.insert(place, new.clone());
-    }
+    let described = with_leg(spec, new, (leg, &legs));
     described.refuse_twins().map_err(Failure::failed)?;
-    let all = [spec, new];
+    let all = [without, new];
     let (signals, last_words) = catch_signals(2, &all)?;
     let mut options = options_of(common, &signals)?;
     options.take_over = how.take_over;
@@ -82,18 +88,124 @@ pub fn add(spec: &VolumeSpec, new: &VolumeSpec, how: Daring, common: &VolumeComm
         .and_then(|()| match change {
             Some(_) => {
                 let wish = OpeningWish { change, ..OpeningWish::default() };
-                put_on_record(spec, &VolumeOptions { wish, ..options.clone() }, &signals)
+                put_on_record(without, &VolumeOptions { wish, ..options.clone() }, &signals)
             }
             None => Ok(()),
         })
         .and_then(|()| fill(&to, children, (&described, &options), &signals, common));
     let mirrors = done.inspect_err(|failure| last_words.set(failure))?;
-    say_description(&described);
+    say_added(&described, mirrors, common)
+}
+
+fn say_added(
+    described: &VolumeSpec,
+    mirrors: Option<Vec<MirrorReport>>,
+    common: &VolumeCommon,
+) -> Outcome {
+    say_description(described);
     match mirrors {
         Some(mirrors) => resync::say(mirrors, common.json),
         None => Err(Failure::failed(
             "interrupted: the leg is added, and what it lacks is copied when the mirror is opened again",
         )),
+    }
+}
+
+/// The mirror as it is described without that one, which may not be named yet.
+fn without(spec: &VolumeSpec, new: &VolumeSpec) -> VolumeSpec {
+    let mut spec = spec.clone();
+    if let VolumeSpec::Over { children, places, .. } = &mut spec {
+        let is_new: Vec<_> = children.iter().map(|child| child.is_same(new)).collect();
+        if places.len() == is_new.len() {
+            let mut kept = is_new.iter();
+            places.retain(|_| kept.next() == Some(&false));
+        }
+        children.retain(|child| !child.is_same(new));
+    }
+    spec
+}
+
+/// The mirror as it is described with it: in the order of the labels, if the others are.
+fn with_leg(spec: &VolumeSpec, new: &VolumeSpec, (leg, legs): (usize, &[usize])) -> VolumeSpec {
+    let mut described = spec.clone();
+    if let VolumeSpec::Over { children, .. } = &mut described
+        && !children.iter().any(|child| child.is_same(new))
+    {
+        let place = legs.iter().filter(|other| **other < leg).count().min(children.len());
+        children.insert(place, new.clone());
+    }
+    described
+}
+
+/// How the mirror is described with a part that has the label of one of its legs already, as what was cut off leaves it: that leg is on record as one, and the
+/// part says that it is being copied to, or is known by what it has. What only says that it was a leg once is none.
+fn already_added(
+    spec: &VolumeSpec,
+    new: &VolumeSpec,
+    how: Daring,
+    common: &VolumeCommon,
+) -> Outcome<Option<VolumeSpec>> {
+    let without = without(spec, new);
+    let mut all = legs_of(&without)?.to_vec();
+    all.push(new.clone());
+    // Why one of them fits nothing is said where it is looked at next.
+    let Ok((whole, _)) = find(&all, common) else { return Ok(None) };
+    let place = Some(all.len() - 1);
+    let Some(leg) = whole.places.iter().position(|at| *at == place) else { return Ok(None) };
+    let wish = OpeningWish { degraded: true, ..OpeningWish::default() };
+    let Ok(plan) = whole.plan(wish) else { return Ok(None) };
+    let says = whole.states[leg].as_ref().map(|own| own.legs[leg]);
+    let is_marked = matches!(says, Some(LegState::Resyncing { .. }));
+    let is_leg = match plan.recorded.legs[leg] {
+        LegState::Removed { .. } | LegState::Failed { .. } => false,
+        // It has nothing by the record: somebody wants what is there overwritten.
+        stands if stands == NOTHING => is_marked && !how.force,
+        _ => true,
+    };
+    let legs = whole.described();
+    match is_leg {
+        false => Ok(None),
+        true if legs.len() != all.len() => Err(Failure::failed(format!(
+            "{new} is leg {leg} of {spec} already, which has {} legs by their labels: name all of them, also those that are missing, and none \
+             that was removed",
+            legs.len()
+        ))),
+        true => Ok(Some(with_leg(spec, new, (leg, &legs)))),
+    }
+}
+
+/// What the added leg lacks is copied to it.
+fn complete(
+    described: &VolumeSpec,
+    new: &VolumeSpec,
+    how: Daring,
+    common: &VolumeCommon,
+) -> Outcome {
+    if !common.json {
+        output::complain(&format!("{new} is a leg of it already, and gets what it lacks"));
+    }
+    let (signals, last_words) = catch_signals(2, &[described])?;
+    let mut options = options_of(common, &signals)?;
+    options.take_over = how.take_over;
+    let mirrors = open_and_watch(described, &options, &signals, common.json)
+        .inspect_err(|failure| last_words.set(failure))?;
+    say_added(described, mirrors, common)
+}
+
+/// Opens the mirror until all of its legs that are there are in sync; none if that was interrupted.
+fn open_and_watch(
+    described: &VolumeSpec,
+    options: &VolumeOptions,
+    signals: &Signals,
+    is_json: bool,
+) -> Outcome<Option<Vec<MirrorReport>>> {
+    let mut open = open_volume(described, options, Some(signals))?;
+    match resync::watch(&mut *open, signals, is_json) {
+        Ok(mirrors) => let_go(&mut *open, Ending::Orderly).map(|()| mirrors),
+        Err(failure) => {
+            let_go_failed(&mut *open, true);
+            Err(failure)
+        }
     }
 }
 
@@ -134,16 +246,8 @@ pub fn remove(spec: &VolumeSpec, which: &str, how: Daring, common: &VolumeCommon
     let mut options = options_of(common, &signals)?;
     options.take_over = how.take_over;
     let removing = VolumeOptions { wish, ..options.clone() };
-    let done = put_on_record(spec, &removing, &signals).and_then(|()| {
-        let mut open = open_volume(&described, &options, Some(&signals))?;
-        match resync::watch(&mut *open, &signals, common.json) {
-            Ok(mirrors) => let_go(&mut *open, Ending::Orderly).map(|()| mirrors),
-            Err(failure) => {
-                let_go_failed(&mut *open, true);
-                Err(failure)
-            }
-        }
-    });
+    let done = put_on_record(spec, &removing, &signals)
+        .and_then(|()| open_and_watch(&described, &options, &signals, common.json));
     let mirrors = done.inspect_err(|failure| last_words.set(failure))?;
     say_description(&described);
     match mirrors {
