@@ -97,7 +97,7 @@ fn lookups_of_nodes_in_memory_allocate_nothing() {
         let mut change = trees.change().unwrap();
         let (next, before) = change.insert(tree, key * 7 % KEYS, &key).unwrap();
         assert_eq!(before, None);
-        change.apply();
+        change.apply().unwrap();
         tree = next;
     }
     let mut roots = [TreePointer::NONE; TREE_ROOTS];

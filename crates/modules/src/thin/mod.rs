@@ -202,6 +202,7 @@ struct Core {
     woken: Vec<u64>,
     jobs: Slab<Box<Job>>,
     /// Ended, for their storage.
+    #[expect(clippy::vec_box, reason = "they go into the table and out of it without being moved")]
     spare_jobs: Vec<Box<Job>>,
     /// How many there are.
     users_ios: usize,
