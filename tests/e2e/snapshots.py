@@ -3,6 +3,8 @@
 The load is one writer that waits for each write, of one block of the pool at a random place in a file of an ext4, so that each pause is seen, and so that no
 rate is lost to copying what a write leaves of a block; its file is flushed now and then. What holds writes is what the slowest of them
 took while a snapshot was made.
+
+Beside the load as many commands of another kind are run first, which only look: what they take of the rate no snapshot takes.
 """
 
 import json
@@ -22,12 +24,15 @@ FILE_MIB = 48
 class Pool:
     """A pool on this machine with a volume, attached as a disk that has an ext4 on it."""
 
-    def __init__(self, lab, data_mib, store=None, metadata_mib=64, volume_mib=256):
+    def __init__(self, lab, data_mib, store=None, metadata_mib=64, volume_mib=256, fills=False):
         self.lab, self.run_dir = lab, ("--run-dir", lab.path("run"))
         parts = []
         for name, mib in ("data.img", data_mib), ("metadata.img", metadata_mib):
             parts.append(os.path.join(store or lab.dir, name))
             with open(parts[-1], "wb") as file:
+                # A file of holes makes each first write of a block one that its file system has to find room for.
+                for _ in range(mib if fills else 0):
+                    file.write(bytes(1 << 20))
                 file.truncate(mib << 20)
         with open(lab.path("pool.toml"), "w", encoding="utf-8") as file:
             file.write(f'[[volume]]\nname = "pool"\nkind = "thin"\nchildren = ["{parts[0]}", "{parts[1]}"]\n')
@@ -37,7 +42,8 @@ class Pool:
         self.disk = Attachment(lab, f"{self.name}@home", face="block", name="home", timeout=40)
         self.mount = lab.path("mnt")
         os.mkdir(self.mount)
-        lab.run("initiator", "mkfs.ext4", "-q", "-F", self.disk.path)
+        # Files begin where blocks of the pool do.
+        lab.run("initiator", "mkfs.ext4", "-q", "-F", "-E", f"stride={BLOCK >> 12},stripe_width={BLOCK >> 12}", "-b", "4096", self.disk.path)
         lab.run("initiator", "mount", self.disk.path, self.mount)
 
     def do(self, *argv, timeout=120):
@@ -107,9 +113,10 @@ def at(sorted_values, share):
     return sorted_values[min(len(sorted_values) - 1, int(len(sorted_values) * share))]
 
 
-def under_load(lab, count, data_mib, pause=0.0, mounts=3, store=None):
-    """Takes so many snapshots, mounts some of them, and deletes all. `store` is where the pool lies, if it is not the folder of the test. Returns the figures."""
-    pool = Pool(lab, data_mib, store)
+def under_load(lab, count, data_mib, pause=0.0, mounts=3, store=None, fills=False):
+    """Takes so many snapshots, mounts some of them, and deletes all. `store` is where the pool lies, if it is not the folder of the test; it is
+    written once before if it `fills`. Returns the figures."""
+    pool = Pool(lab, data_mib, store, fills=fills)
     load = Load(os.path.join(pool.mount, "file"))
     time.sleep(1)
     before = time.monotonic()
@@ -117,6 +124,11 @@ def under_load(lab, count, data_mib, pause=0.0, mounts=3, store=None):
     begun = time.monotonic()
     alone = load.rate(before, begun)
     pauses_alone = sorted(took for at, took in load.took if before <= at < begun)
+    for _ in range(min(count, 50)):
+        pool.show()
+        time.sleep(pause)
+    beside_looks = load.rate(begun, time.monotonic())
+    begun = time.monotonic()
     held = []
     for nth in range(count):
         since = time.monotonic()
@@ -164,8 +176,10 @@ def under_load(lab, count, data_mib, pause=0.0, mounts=3, store=None):
         "held_ms_99": round(1000 * at(held, 0.99), 1),
         "held_ms_longest": round(1000 * held[-1], 1),
         "writes_alone": round(alone),
+        "writes_beside_looks": round(beside_looks),
         "writes_beside": round(beside),
         "kept_percent": round(100 * beside / alone),
+        "kept_of_looks_percent": round(100 * beside / beside_looks),
         "mounted": mounts,
         "data_used_mib": full["data_used_bytes"] >> 20,
         "metadata_used_kib": full["metadata_used_bytes"] >> 10,

@@ -4,6 +4,7 @@
     make soak-volumes
     make soak-volumes SOAK_SNAPSHOTS=100 SOAK_PAUSE=0.5       so many seconds between two of them; none by default
     make soak-volumes SOAK_STORE=/dev/shm SOAK_MIB=2048       where the pool lies, and how large it is
+    make soak-volumes SOAK_FILL=1                             in files that were written once, not of holes
 
 Needs root, and as much room as what is written takes, 14 GB at most. Exit 1 if a snapshot that is mounted is not sound, or room does not come back.
 """
@@ -33,7 +34,7 @@ def main():
     shutil.rmtree(logs, ignore_errors=True)
     lab = harness.Lab(logs, links=1)
     try:
-        figures = snapshots.under_load(lab, count, mib, pause, min(count, 5), store)
+        figures = snapshots.under_load(lab, count, mib, pause, min(count, 5), store, bool(os.environ.get("SOAK_FILL")))
     finally:
         lab.close()
     for name, value in figures.items():

@@ -1,7 +1,7 @@
 //! ext4 over the document's storage nodes, and programs that use it with as little memory as the document's machine has.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::layers::Profile;
 use super::nodes::NodeUser;
@@ -123,20 +123,22 @@ impl<'l> FileSystem<'l> {
     /// Runs a command of a shell, which tells what it is told on its standard input, as so many operations. Returns what it
     /// printed, too.
     pub fn run(&self, command: &str, stdin: &str, operations: f64) -> Outcome<(Figures, String)> {
-        // The shell tells what its children took of user and system time, on the last line.
+        // The shell tells how long it took, since perf looks once a second only whether who it samples has ended, and what its children
+        // took of user and system time, on the last three lines.
+        let timed = format!(
+            "begun=$(date +%s%N) && {command} && ended=$(date +%s%N) && echo $((ended - begun)) && times"
+        );
         let mut argv = self.client.prefix().to_vec();
-        argv.extend(words!["sh", "-c", format!("{command} && times")]);
+        argv.extend(words!["sh", "-c", timed]);
         if let Some(profile) = &self.profile {
             argv = profile.around(&argv);
         }
         let before = self.device_ios()?;
         let servers = Meter::start(&self.nodes.servers);
         let shows = Meter::start(Some(&self.attachment.0));
-        let began = Instant::now();
         let process = Process::start_with(self.lab, None, &strs(&argv), stdin)?;
         let (text, _) = process.finish(self.lab, RUN_PATIENCE)?;
-        let seconds = began.elapsed().as_secs_f64();
-        let [user_s, system_s] = times(&text).ok_or_else(|| {
+        let (seconds, [user_s, system_s]) = times(&text).ok_or_else(|| {
             let said = crate::stand::tail(&text);
             LabError::Failed(format!("the end of `{command}` is not understood: {said}"))
         })?;
@@ -176,15 +178,17 @@ fn completed(stat: &str) -> Option<f64> {
     Some(field(0)? + field(4)?)
 }
 
-/// Seconds in user space and in the kernel that the children took, of the last line of `times`.
-fn times(text: &str) -> Option<[f64; 2]> {
-    let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
+/// Seconds that a command took, before what `times` says; and those in user space and in the kernel of the children, on the last line of that.
+fn times(text: &str) -> Option<(f64, [f64; 2])> {
+    let mut lines = text.lines().rev().filter(|line| !line.trim().is_empty());
+    let line = lines.next()?;
+    let took: f64 = lines.nth(1)?.trim().parse().ok()?;
     let (user, system) = line.trim().split_once(' ')?;
     let seconds = |text: &str| {
         let (minutes, seconds) = text.trim().trim_end_matches('s').split_once('m')?;
         Some(minutes.parse::<f64>().ok()? * 60.0 + seconds.parse::<f64>().ok()?)
     };
-    Some([seconds(user)?, seconds(system)?])
+    Some((took / 1e9, [seconds(user)?, seconds(system)?]))
 }
 
 #[cfg(test)]
@@ -193,8 +197,8 @@ mod tests {
 
     #[test]
     fn what_the_shell_and_the_kernel_say_is_understood() {
-        let text = "Done\npm>\n0m0.000000s 0m0.010000s\n1m2.500000s 0m3.250000s\n";
-        assert_eq!(times(text), Some([62.5, 3.25]));
+        let text = "Done\npm>\n66250000000\n0m0.000000s 0m0.010000s\n1m2.500000s 0m3.250000s\n";
+        assert_eq!(times(text), Some((66.25, [62.5, 3.25])));
         assert_eq!(times("Killed"), None);
         assert_eq!(completed("  10 2 3 4 32 6 7 8 0 1 2\n"), Some(42.0));
         assert_eq!(completed("10 2"), None);

@@ -66,8 +66,8 @@ impl Contender for Tpch<'_> {
         self.0.forget(DATABASE)?;
         let command = format!("sqlite3 -readonly {at}/{DATABASE}");
         let (figures, text) = self.0.run(&command, query, 1.0)?;
-        // The shell adds two lines of times: a query that found nothing was not asked of that database.
-        if text.lines().filter(|line| !line.trim().is_empty()).count() < 3 {
+        // The shell adds three lines of times: a query that found nothing was not asked of that database.
+        if text.lines().filter(|line| !line.trim().is_empty()).count() < 4 {
             return Err(LabError::Failed(format!("query {number} found nothing")));
         }
         Ok(figures)
