@@ -64,7 +64,7 @@ pub(crate) const MODULE: Module = Module {
 
 pub(super) fn bytes_of(options: &Options) -> u64 {
     let size = options.get(&SIZE).unwrap_or(SIZE_DEFAULT);
-    size.saturating_add(options.get(&WRITE_BACK).unwrap_or(0))
+    size.saturating_add(options.get(&WRITE_BACK).map_or(0, WriteBack::bytes_of))
 }
 
 pub(super) fn has_max_age(options: &Options) -> bool {

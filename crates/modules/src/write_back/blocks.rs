@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use thinwire_buffer::{PAGE_BYTES, Pool, SegList, Segment, Time};
 
-use super::{PAGE, SECTOR};
+use super::{PAGE, SECTOR, WriteBackCanary};
 use crate::cache::Cursor;
 
 /// What a block takes: itself, and what is kept about it here, in the pool and by the allocator.
@@ -28,17 +28,39 @@ struct Block {
     memory: Option<Segment>,
     /// The next on its place of the index; or the next that is free.
     next: u32,
-    /// Its neighbours among those that have something to go down.
-    newer: u32,
-    older: u32,
-    /// That have not been handed down as they are now.
-    dirty: Sectors,
-    /// That are being written below. Those of both are here.
+    /// That have not been handed down as they are now: those of the one half have been so for longer. There are two, so that
+    /// what is written later does not hold up a flush that covers only what was there first.
+    halves: [Half; 2],
+    /// That are being written below. Those of all are here.
     going: Sectors,
-    /// The epoch of the first that is dirty.
+}
+
+/// Sectors of a block that are to go down, each in one half only.
+#[derive(Clone, Copy)]
+struct Half {
+    bits: Sectors,
+    /// The epoch of the first of them.
     epoch: u64,
     /// When that came.
     since: Time,
+    /// Its neighbours among halves that have something to go down, whose epochs rise. Halves are numbered: two for each block.
+    newer: u32,
+    older: u32,
+}
+
+impl Half {
+    const EMPTY: Half = Half { bits: 0, epoch: 0, since: Time::ZERO, newer: NONE, older: NONE };
+}
+
+impl Block {
+    fn dirty(&self) -> Sectors {
+        self.halves[0].bits | self.halves[1].bits
+    }
+
+    /// The half for which this says so.
+    fn half(&self, fits: impl Fn(&Half) -> bool) -> Option<usize> {
+        self.halves.iter().position(fits)
+    }
 }
 
 /// What is to be written below.
@@ -47,6 +69,8 @@ pub(super) struct Batch {
     pub data: SegList,
     /// The earliest of its blocks.
     pub epoch: u64,
+    /// When the first of it came.
+    pub since: Time,
 }
 
 pub(super) struct Blocks {
@@ -62,6 +86,7 @@ pub(super) struct Blocks {
     /// Of these, those that have something to go down.
     dirty: usize,
     pool: Pool,
+    pub canary: WriteBackCanary,
 }
 
 /// The sectors of a page that a range of bytes touches.
@@ -87,7 +112,7 @@ impl Blocks {
     /// In so many bytes of memory at most, but for those that are being written below while they are written here: these
     /// are there twice.
     pub fn new(bytes: u64) -> Self {
-        let most = (bytes / BLOCK_COST_BYTES).clamp(2, u64::from(NONE) / 2) as usize;
+        let most = (bytes / BLOCK_COST_BYTES).clamp(2, u64::from(NONE) / 4) as usize;
         Blocks {
             // Taken from the machine as it is used.
             blocks: Vec::with_capacity(most),
@@ -99,6 +124,7 @@ impl Blocks {
             count: 0,
             dirty: 0,
             pool: Pool::new(most * PAGE_BYTES),
+            canary: WriteBackCanary::None,
         }
     }
 
@@ -116,6 +142,12 @@ impl Blocks {
         self.count == 0
     }
 
+    /// What they take of memory now, in bytes, with what others still read.
+    #[cfg(test)]
+    pub fn memory(&self) -> u64 {
+        self.pool.stats().live_bytes as u64 + self.count as u64 * (BLOCK_COST_BYTES - PAGE)
+    }
+
     /// More than this part of the room, of 4, has something to go down.
     pub fn is_fuller_than(&self, quarters: usize) -> bool {
         self.dirty * 4 > self.most * quarters
@@ -123,8 +155,17 @@ impl Blocks {
 
     /// Of the oldest that has something to go down: its epoch, and since when.
     pub fn oldest(&self) -> Option<(u64, Time)> {
-        let block = self.blocks.get(self.oldest as usize)?;
-        Some((block.epoch, block.since))
+        let half = self.half(self.oldest)?;
+        Some((half.epoch, half.since))
+    }
+
+    fn half(&self, number: u32) -> Option<&Half> {
+        let block = self.blocks.get(number as usize / 2)?;
+        Some(&block.halves[number as usize % 2])
+    }
+
+    fn half_mut(&mut self, number: u32) -> &mut Half {
+        &mut self.blocks[number as usize / 2].halves[number as usize % 2]
     }
 
     fn place(&self, page: u64) -> usize {
@@ -181,12 +222,40 @@ impl Blocks {
             let (from, to) = (start.max(page * PAGE), end.min((page + 1) * PAGE));
             let range = (from - page * PAGE) as usize..(to - page * PAGE) as usize;
             bytes.copy_to(&mut self.writable(at)[range]);
-            let block = &mut self.blocks[at as usize];
-            let (fresh, was_dirty) = (sectors(page, from, to), block.dirty != 0);
-            block.dirty |= fresh;
-            if !was_dirty {
-                (block.epoch, block.since) = (epoch, now);
-                self.enqueue(at);
+            self.mark(at, sectors(page, from, to), epoch, now);
+        }
+    }
+
+    /// Sectors that were written in this epoch, which is the latest, are to go down: those that were so anyway when they would have.
+    fn mark(&mut self, at: u32, fresh: Sectors, epoch: u64, now: Time) {
+        let block = &mut self.blocks[at as usize];
+        if self.canary == WriteBackCanary::EpochOverwritten {
+            block.halves.iter_mut().for_each(|half| half.epoch = epoch);
+        }
+        let fresh = fresh & !block.dirty();
+        if fresh == 0 {
+            return;
+        }
+        let is_later = usize::from(block.halves[0].epoch < block.halves[1].epoch);
+        let half = block.half(|half| half.bits != 0 && half.epoch == epoch);
+        let half = half.or(block.half(|half| half.bits == 0)).unwrap_or(is_later);
+        let of = &mut block.halves[half];
+        let is_new = of.bits == 0;
+        of.bits |= fresh;
+        if is_new {
+            (of.epoch, of.since) = (epoch, now);
+            self.enqueue(2 * at + half as u32);
+        }
+    }
+
+    /// Sectors are not to go down any more, or are on their way.
+    fn clear(&mut self, at: u32, bits: Sectors) {
+        for number in [2 * at, 2 * at + 1] {
+            let half = self.half_mut(number);
+            let was_dirty = half.bits != 0;
+            half.bits &= !bits;
+            if was_dirty && half.bits == 0 {
+                self.dequeue(number);
             }
         }
     }
@@ -208,12 +277,8 @@ impl Blocks {
             page,
             memory: Some(self.pool.get_loose().freeze()),
             next: self.index[place],
-            newer: NONE,
-            older: NONE,
-            dirty: 0,
+            halves: [Half::EMPTY; 2],
             going: 0,
-            epoch: 0,
-            since: Time::ZERO,
         };
         let at = match self.free {
             NONE => {
@@ -233,8 +298,9 @@ impl Blocks {
 
     /// It is let go of if all of it is below.
     fn release_if_clean(&mut self, at: u32) {
-        let Block { page, next, dirty, going, .. } = self.blocks[at as usize];
-        if dirty | going != 0 {
+        let block = &self.blocks[at as usize];
+        let (page, next) = (block.page, block.next);
+        if block.dirty() | block.going != 0 {
             return;
         }
         let place = self.place(page);
@@ -254,39 +320,46 @@ impl Blocks {
     }
 
     /// As the newest of those that have something to go down.
-    fn enqueue(&mut self, at: u32) {
-        self.dirty += 1;
-        let before = std::mem::replace(&mut self.newest, at);
+    fn enqueue(&mut self, number: u32) {
+        self.count_dirty(number, 1);
+        let before = std::mem::replace(&mut self.newest, number);
         match before {
-            NONE => self.oldest = at,
-            before => self.blocks[before as usize].newer = at,
+            NONE => self.oldest = number,
+            before => self.half_mut(before).newer = number,
         }
-        let block = &mut self.blocks[at as usize];
-        (block.older, block.newer) = (before, NONE);
+        let half = self.half_mut(number);
+        (half.older, half.newer) = (before, NONE);
     }
 
     /// As the oldest.
-    fn enqueue_first(&mut self, at: u32) {
-        self.dirty += 1;
-        let before = std::mem::replace(&mut self.oldest, at);
+    fn enqueue_first(&mut self, number: u32) {
+        self.count_dirty(number, 1);
+        let before = std::mem::replace(&mut self.oldest, number);
         match before {
-            NONE => self.newest = at,
-            before => self.blocks[before as usize].older = at,
+            NONE => self.newest = number,
+            before => self.half_mut(before).older = number,
         }
-        let block = &mut self.blocks[at as usize];
-        (block.older, block.newer) = (NONE, before);
+        let half = self.half_mut(number);
+        (half.older, half.newer) = (NONE, before);
     }
 
-    fn dequeue(&mut self, at: u32) {
-        self.dirty -= 1;
-        let Block { newer, older, .. } = self.blocks[at as usize];
+    fn dequeue(&mut self, number: u32) {
+        self.count_dirty(number, -1);
+        let Half { newer, older, .. } = *self.half_mut(number);
         match newer {
             NONE => self.newest = older,
-            newer => self.blocks[newer as usize].older = older,
+            newer => self.half_mut(newer).older = older,
         }
         match older {
             NONE => self.oldest = newer,
-            older => self.blocks[older as usize].newer = newer,
+            older => self.half_mut(older).newer = newer,
+        }
+    }
+
+    /// A half comes or goes: with it its block, if the other one is empty.
+    fn count_dirty(&mut self, number: u32, by: isize) {
+        if self.half(number ^ 1).is_some_and(|other| other.bits == 0) {
+            self.dirty = self.dirty.wrapping_add_signed(by);
         }
     }
 
@@ -298,7 +371,11 @@ impl Blocks {
         for page in pages(start, end) {
             let Some(at) = self.find(page) else { continue };
             let block = &self.blocks[at as usize];
-            let mut bits = (block.dirty | block.going) & sectors(page, start, end);
+            let going = match self.canary {
+                WriteBackCanary::GoingNotRead => 0,
+                _ => block.going,
+            };
+            let mut bits = (block.dirty() | going) & sectors(page, start, end);
             while bits != 0 {
                 let run = first_run(bits);
                 let memory = block.memory.as_ref().expect("it is here");
@@ -312,18 +389,22 @@ impl Blocks {
     /// The oldest that can go down, with what follows it right behind, up to so many bytes. `is_free`: nothing holds up this
     /// range. They count as going from then on.
     pub fn take_oldest(&mut self, most: u64, is_free: impl Fn(u64, u64) -> bool) -> Option<Batch> {
-        let mut at = self.oldest;
+        let mut number = self.oldest;
         for _ in 0..LOOKED_AT_MAX {
-            let block = self.blocks.get(at as usize)?;
-            let (bits, page) = (block.dirty & !block.going, block.page);
+            let half = self.half(number)?;
+            let block = &self.blocks[number as usize / 2];
+            let bits = half.bits & !block.going;
             if bits != 0 {
-                let run = first_run(bits);
-                let (from, to) = (page * PAGE + run.start * SECTOR, page * PAGE + run.end * SECTOR);
-                if is_free(from, to) {
-                    return Some(self.take_from(at, from..to, most, is_free));
+                // With what lies behind it of the other half.
+                let first = u64::from(bits.trailing_zeros());
+                let all = (block.dirty() & !block.going) >> first;
+                let start = block.page * PAGE + first * SECTOR;
+                let run = start..start + u64::from(all.trailing_ones()) * SECTOR;
+                if is_free(run.start, run.end) {
+                    return Some(self.take_from(number / 2, run, most, is_free));
                 }
             }
-            at = block.newer;
+            number = half.newer;
         }
         None
     }
@@ -335,7 +416,8 @@ impl Blocks {
         most: u64,
         is_free: impl Fn(u64, u64) -> bool,
     ) -> Batch {
-        let mut batch = Batch { start: first.start, data: SegList::new(), epoch: u64::MAX };
+        let (start, data) = (first.start, SegList::new());
+        let mut batch = Batch { start, data, epoch: u64::MAX, since: Time::NEVER };
         let (mut at, mut run) = (at, first);
         loop {
             self.take(at, run.clone(), &mut batch);
@@ -344,7 +426,7 @@ impl Blocks {
                 break;
             };
             let block = &self.blocks[behind as usize];
-            let bits = block.dirty & !block.going;
+            let bits = block.dirty() & !block.going;
             // From its first sector on.
             let end = next + u64::from(bits.trailing_ones()) * SECTOR;
             let fits = end - batch.start <= most;
@@ -362,16 +444,16 @@ impl Blocks {
         let memory = block.memory.as_ref().expect("it is here");
         let from = (run.start - block.page * PAGE) as usize;
         batch.data.push(memory.slice(from, (run.end - run.start) as usize));
-        batch.epoch = batch.epoch.min(block.epoch);
-        block.dirty &= !bits;
-        block.going |= bits;
-        if block.dirty == 0 {
-            self.dequeue(at);
+        for half in block.halves.iter().filter(|half| half.bits & bits != 0) {
+            batch.epoch = batch.epoch.min(half.epoch);
+            batch.since = batch.since.min(half.since);
         }
+        block.going |= bits;
+        self.clear(at, bits);
     }
 
-    /// What went down is there, or it is dirty as before, and older than all else.
-    pub fn end(&mut self, start: u64, end: u64, is_there: bool, now: Time) {
+    /// What went down is there, or it is dirty as before, since then, and older than all else.
+    pub fn end(&mut self, start: u64, end: u64, is_there: bool, since: Time) {
         for page in pages(start, end) {
             let at = self.find(page).expect("it is going");
             let block = &mut self.blocks[at as usize];
@@ -379,16 +461,33 @@ impl Blocks {
             debug_assert!(block.going & bits == bits, "block {page} has not gone");
             block.going &= !bits;
             if !is_there {
-                let was_dirty = block.dirty != 0;
-                block.dirty |= bits;
-                (block.epoch, block.since) = (0, now);
-                if was_dirty {
-                    self.dequeue(at);
-                }
-                self.enqueue_first(at);
+                self.put_back(at, bits, since);
+            } else if self.canary == WriteBackCanary::OverwrittenForgotten {
+                self.clear(at, bits);
             }
             self.release_if_clean(at);
         }
+    }
+
+    /// Sectors that could not go down are the oldest of all, with what was written over them meanwhile.
+    fn put_back(&mut self, at: u32, bits: Sectors, since: Time) {
+        self.clear(at, bits);
+        let block = &self.blocks[at as usize];
+        let is_later = usize::from(block.halves[0].epoch < block.halves[1].epoch);
+        // The other one is for what is written next.
+        let half = block.half(|half| half.bits != 0 && half.epoch == 0);
+        let half = half.or(block.half(|half| half.bits == 0)).unwrap_or(1 - is_later);
+        let number = 2 * at + half as u32;
+        let mut since = since;
+        if block.halves[half].bits != 0 {
+            since = since.min(block.halves[half].since);
+            self.dequeue(number);
+        }
+        // Who looks at the oldest sees what has waited longest.
+        let since = self.oldest().map_or(since, |(_, oldest)| since.min(oldest));
+        let of = self.half_mut(number);
+        (of.bits, of.epoch, of.since) = (of.bits | bits, 0, since);
+        self.enqueue_first(number);
     }
 
     /// Nothing of a range is here any more but what is going: other bytes are below by now.
@@ -411,13 +510,8 @@ impl Blocks {
     }
 
     fn drop_sectors(&mut self, at: u32, start: u64, end: u64) {
-        let block = &mut self.blocks[at as usize];
-        let bits = sectors(block.page, start, end);
-        let was_dirty = block.dirty != 0;
-        block.dirty &= !bits;
-        if was_dirty && block.dirty == 0 {
-            self.dequeue(at);
-        }
+        let bits = sectors(self.blocks[at as usize].page, start, end);
+        self.clear(at, bits);
         self.release_if_clean(at);
     }
 
@@ -425,10 +519,8 @@ impl Blocks {
     pub fn abandon(&mut self) -> bool {
         let had_any = self.oldest != NONE;
         while self.oldest != NONE {
-            let at = self.oldest;
-            let block = &mut self.blocks[at as usize];
-            block.dirty = 0;
-            self.dequeue(at);
+            let at = self.oldest / 2;
+            self.clear(at, Sectors::MAX);
             self.release_if_clean(at);
         }
         had_any
@@ -473,8 +565,8 @@ mod tests {
         blocks.end(8192, 8192 + 6144, true, Time(9));
         assert_eq!(blocks.used_bytes(), 8192, "one is dirty again, one is going");
         // What has failed is the oldest of all.
-        blocks.end(512, 1536, false, Time(9));
-        assert_eq!(blocks.oldest(), Some((0, Time(9))));
+        blocks.end(512, 1536, false, Time(2));
+        assert_eq!(blocks.oldest(), Some((0, Time(2))));
         assert!(blocks.take_oldest(1 << 20, |start, _| start > 4096).unwrap().start == 8192);
         blocks.drop_range(0, 1024);
         let left = blocks.take_oldest(1 << 20, all).unwrap();

@@ -2,14 +2,19 @@
 
 use thinwire_volume::{Io, Op};
 
-use super::{LONG_PARTS, Request, WriteBack, WriteBackCanary};
+use super::{LONG_PARTS, Request, Through, WriteBack, WriteBackCanary};
 
 impl WriteBack {
     /// Whether a change goes down as it is.
     fn goes_through(&self, io: &Io) -> bool {
         let is_durable = io.flags.fua && self.canary != WriteBackCanary::DurableInMemory;
         let is_long = io.len > self.blocks.bytes_max() / LONG_PARTS;
-        is_durable || io.op != Op::Write || is_long || self.over
+        is_durable || io.op != Op::Write || is_long || self.is_in_doubt()
+    }
+
+    /// Nothing ends here now: what is below takes nothing any more, or may be so.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.over || self.suspects.is_some()
     }
 
     pub(super) fn change(&mut self, io: Io) {
@@ -27,16 +32,18 @@ impl WriteBack {
         let (token, op, start, end) = (io.token, io.op, io.offset, io.offset + io.len);
         let is_locked = self.canary != WriteBackCanary::NoLock;
         let waits = Some(io);
-        let owner =
-            self.requests.insert(Request::Through { token, op, start, end, waits, is_locked });
+        let through = Through { token, op, start, end, waits, is_locked, number: 0 };
+        let owner = self.requests.insert(Request::Through(through));
         if !is_locked || self.locks.acquire(owner, start, end, true) {
             self.go_through(owner);
         }
     }
 
     fn go_through(&mut self, owner: u32) {
-        let Request::Through { waits, .. } = self.requests.get_mut(owner) else { return };
-        if let Some(mut io) = waits.take() {
+        let next = self.number_change();
+        let Request::Through(through) = self.requests.get_mut(owner) else { return };
+        through.number = next;
+        if let Some(mut io) = through.waits.take() {
             io.token = owner.into();
             self.has_sent = true;
             self.below.submit(io);
@@ -55,9 +62,13 @@ impl WriteBack {
     /// Its turn has come: it is taken in, or held until there is room.
     fn take_in(&mut self, owner: u32) {
         let request = self.requests.remove(owner.into());
-        self.locks.release(owner, &mut self.granted);
         let Some(Request::Write(io)) = request else { return };
-        if self.over {
+        let is_kept = self.canary == WriteBackCanary::HeldKeepsLock
+            && self.blocks.has_room(io.offset, io.offset + io.len) == Some(false);
+        if !is_kept {
+            self.locks.release(owner, &mut self.granted);
+        }
+        if self.is_in_doubt() {
             return self.begin_through(io);
         }
         match self.blocks.has_room(io.offset, io.offset + io.len) {

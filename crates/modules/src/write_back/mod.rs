@@ -17,6 +17,7 @@
 //! it is wound up. Writes for which there is no room wait in their order, and hold no lock meanwhile: so room is made whatever waits.
 
 mod blocks;
+mod canary;
 mod change;
 mod over;
 #[cfg(test)]
@@ -32,16 +33,23 @@ use thinwire_volume::{
 };
 
 use self::blocks::{Batch, Blocks};
+pub use self::canary::WriteBackCanary;
 use self::over::Ask;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 const SECTOR: u64 = 512;
 
-/// So many writes of its own are below at a time, each of so many bytes, at most.
+/// So many writes of its own are below at a time, each of so many bytes, at most: together of one part in
+/// [`GOING_PARTS`] of the memory.
 const DOWN_IOS_MAX: usize = 32;
 const DOWN_BYTES_MAX: u64 = 128 << 10;
 
-/// What was written goes down after so long at the latest, if it can.
+const GOING_PARTS: u64 = 4;
+
+/// What reads are given of it is kept to be used again up to so much.
+const COPIES_BYTES: u64 = 1 << 20;
+
+/// What was written goes down after so long, if it can.
 pub const AGE_MAX: Duration = Duration::from_secs(5);
 /// Where some of it could not, that is tried again after so long.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -52,30 +60,10 @@ const LONG_PARTS: u64 = 4;
 /// How often one poll goes on with what it has led to: stores that complete at once would never let it end.
 const ROUNDS_MAX: usize = 64;
 
-/// A fault planted in it, which its tests must find. No flag sets one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WriteBackCanary {
-    /// None: as it is.
-    #[default]
-    None,
-    /// A flush goes down beside what it covers.
-    FlushFirst,
-    /// What is to be durable by itself ends in memory, too.
-    DurableInMemory,
-    /// What is here of a range that was discarded or zeroed stays, and goes down.
-    DiscardForgets,
-    /// What has failed to go down counts as if it had.
-    FailureForgotten,
-    /// What goes down as it is waits for nothing.
-    NoLock,
-    /// A read has what is here when it ends, and not when it began.
-    LateOverlay,
-}
-
 /// A volume over one other, with its content and identity, that needs to be told the time.
 ///
-/// Bounded: what is written has its room, and what is being written below while it is written again is there twice, of which
-/// there are [`DOWN_IOS_MAX`] at most. Allocates when more is outstanding than ever before, for block status, and else never.
+/// Bounded: what is written has its room, of three quarters of the memory; what is being written below while it is written again
+/// is there twice, and has the rest. Allocates when more is outstanding than ever before, for block status, and else never.
 pub struct WriteBack {
     below: Box<dyn Volume>,
     blocks: Blocks,
@@ -90,12 +78,20 @@ pub struct WriteBack {
     epoch: u64,
     /// Up to that epoch all goes down, though no flush wants it.
     urged: Option<u64>,
-    /// Writes of its own that are below.
+    /// Writes of its own that are below; and so many pages, in bytes, of so many at most.
     down: usize,
+    down_bytes: u64,
+    down_bytes_max: u64,
     /// The earliest epoch of each of them.
     down_epochs: Vec<(u32, u64)>,
     /// Some could not go down: why, and when that was.
     stuck: Option<(IoError, Time)>,
+    /// It is time to try the oldest once more.
+    tries: bool,
+    /// Something has happened below: until a change that went there later has succeeded, as they are numbered, nothing ends here.
+    suspects: Option<u64>,
+    /// The number of the next change that goes down.
+    changes: u64,
     /// The volume below takes nothing any more: all goes down as it is, and is refused there.
     over: bool,
     ending: Ending,
@@ -136,29 +132,49 @@ enum Request {
     /// A write that waits for what lies over its range.
     Write(Io),
     /// A change that goes down as it is; first it waits.
-    Through { token: Token, op: Op, start: u64, end: u64, waits: Option<Io>, is_locked: bool },
+    Through(Through),
     /// A read or block status, over which something is laid.
     Ask(Ask),
     /// A read over which nothing is laid, a flush, or an operation of the writer record.
     Plain { token: Token },
     /// Blocks.
-    Down { start: u64, end: u64 },
+    Down { start: u64, end: u64, since: Time, number: u64 },
     /// The last flush.
     Last,
 }
 
+struct Through {
+    token: Token,
+    op: Op,
+    start: u64,
+    end: u64,
+    waits: Option<Io>,
+    is_locked: bool,
+    number: u64,
+}
+
+/// What the pages of a range take, in bytes.
+fn pages_of(start: u64, end: u64) -> u64 {
+    (end.div_ceil(PAGE) - start / PAGE) * PAGE
+}
+
 impl WriteBack {
-    /// Over `below`, with room for so many bytes that are not there yet, what is kept about them counted.
+    /// Over `below`, in so many bytes of memory, what is kept about what is written counted.
     ///
     /// # Panics
     /// If that is less than [`WriteBack::BYTES_MIN`]: whoever lets users choose checks it.
     pub fn new(below: Box<dyn Volume>, bytes: u64) -> Self {
         assert!(bytes >= Self::BYTES_MIN, "room for {bytes} bytes");
+        Self::over(below, bytes)
+    }
+
+    fn over(below: Box<dyn Volume>, bytes: u64) -> Self {
         debug_assert!(PAGE.is_multiple_of(u64::from(below.geometry().block_bytes)));
+        let down_bytes_max = bytes / GOING_PARTS;
         WriteBack {
             events: below.events(),
             below,
-            blocks: Blocks::new(bytes),
+            blocks: Blocks::new(bytes - down_bytes_max),
             locks: RangeLocks::default(),
             requests: Slab::new(),
             held: VecDeque::new(),
@@ -166,8 +182,13 @@ impl WriteBack {
             epoch: 1,
             urged: None,
             down: 0,
+            down_bytes: 0,
+            down_bytes_max,
             down_epochs: Vec::with_capacity(DOWN_IOS_MAX),
             stuck: None,
+            tries: false,
+            suspects: None,
+            changes: 0,
             over: false,
             ending: Ending::Not,
             now: Time::ZERO,
@@ -180,7 +201,7 @@ impl WriteBack {
             inbox: Vec::new(),
             granted: Vec::new(),
             spare: Vec::new(),
-            copies: Pool::new(1 << 20),
+            copies: Pool::new(COPIES_BYTES as usize),
             copied_bytes: 0,
             canary: WriteBackCanary::None,
         }
@@ -191,7 +212,12 @@ impl WriteBack {
 
     /// Plants a fault: for tests.
     pub fn set_canary(&mut self, canary: WriteBackCanary) {
-        self.canary = canary;
+        (self.canary, self.blocks.canary) = (canary, canary);
+    }
+
+    /// What it takes with so much for what is written, in bytes.
+    pub fn bytes_of(bytes: u64) -> u64 {
+        bytes.saturating_add(COPIES_BYTES)
     }
 
     /// What is here and not below, in bytes.
@@ -213,15 +239,21 @@ impl WriteBack {
     fn advance(&mut self) {
         self.go_on();
         self.admit_held();
-        while self.down < DOWN_IOS_MAX && self.wants_down() {
+        while self.has_way_down() && self.wants_down() {
             let Self { blocks, locks, below, .. } = self;
-            let most = DOWN_BYTES_MAX.min(u64::from(below.geometry().io_bytes_max));
-            let batch = blocks.take_oldest(most, |start, end| locks.is_free(start, end));
+            let left = self.down_bytes_max - self.down_bytes;
+            let most = DOWN_BYTES_MAX.min(left).min(u64::from(below.geometry().io_bytes_max));
+            let ignores = self.canary == WriteBackCanary::BusyIgnored;
+            let batch = blocks.take_oldest(most, |start, end| ignores || locks.is_free(start, end));
             let Some(batch) = batch else { break };
             self.write_down(batch);
         }
         self.flush_below();
         self.go_on_ending();
+    }
+
+    fn has_way_down(&self) -> bool {
+        self.down < DOWN_IOS_MAX && self.down_bytes < self.down_bytes_max
     }
 
     /// Something is to go down that is not on its way.
@@ -232,20 +264,30 @@ impl WriteBack {
             || !self.held.is_empty()
             || self.blocks.is_fuller_than(2)
             || self.ending != Ending::Not
+            || self.tries
             || since + AGE_MAX <= self.now;
         self.stuck.is_none() && is_wanted
     }
 
     fn write_down(&mut self, batch: Batch) {
-        let Batch { start, data, epoch } = batch;
+        let Batch { start, data, epoch, since } = batch;
         let end = start + data.bytes() as u64;
-        let owner = self.requests.insert(Request::Down { start, end });
-        let is_free = self.locks.acquire(owner, start, end, false);
-        debug_assert!(is_free, "it was looked at");
+        let number = self.number_change();
+        let owner = self.requests.insert(Request::Down { start, end, since, number });
+        if self.canary != WriteBackCanary::BusyIgnored {
+            let is_free = self.locks.acquire(owner, start, end, false);
+            debug_assert!(is_free, "it was looked at");
+        }
         self.down += 1;
+        self.down_bytes += pages_of(start, end);
         self.down_epochs.push((owner, epoch));
-        self.has_sent = true;
+        (self.has_sent, self.tries) = (true, false);
         self.below.submit(Io { data, ..Io::new(owner.into(), Op::Write, start, end - start) });
+    }
+
+    fn number_change(&mut self) -> u64 {
+        self.changes += 1;
+        self.changes - 1
     }
 
     /// Flushes below for those whose writes are all there.
@@ -263,13 +305,17 @@ impl WriteBack {
     }
 
     /// What was written has ended below.
-    fn end_down(&mut self, (start, end): (u64, u64), owner: u32, result: Result<(), IoError>) {
+    fn end_down(&mut self, owner: u32, down: (u64, u64, Time), result: Result<(), IoError>) {
+        let (start, end, since) = down;
         self.down -= 1;
+        self.down_bytes -= pages_of(start, end);
         let at = self.down_epochs.iter().position(|(other, _)| *other == owner);
         let (_, epoch) = self.down_epochs.swap_remove(at.expect("it was below"));
         let is_there = result.is_ok() || self.canary == WriteBackCanary::FailureForgotten;
-        self.blocks.end(start, end, is_there, self.now);
-        self.locks.release(owner, &mut self.granted);
+        self.blocks.end(start, end, is_there, since);
+        if self.canary != WriteBackCanary::BusyIgnored {
+            self.locks.release(owner, &mut self.granted);
+        }
         if let (Err(error), false) = (result, is_there) {
             let error = IoError { op: Op::Flush, ..error };
             // Those first that were there first.
@@ -290,7 +336,8 @@ impl WriteBack {
     /// The volume below takes nothing any more.
     fn end_for_good(&mut self, error: IoError) {
         self.over = true;
-        self.losses += u64::from(self.blocks.abandon());
+        let has_lost = self.blocks.abandon() && self.canary != WriteBackCanary::LossUntold;
+        self.losses += u64::from(has_lost);
         self.fail_held(error);
     }
 
@@ -308,11 +355,13 @@ impl WriteBack {
         let result = completion.result;
         match request {
             Request::Write(_) => debug_assert!(false, "it is not below"),
-            Request::Through { token, op, start, end, is_locked, .. } => {
+            Request::Through(Through { token, op, start, end, is_locked, number, .. }) => {
                 let forgets = self.canary == WriteBackCanary::DiscardForgets && op != Op::Write;
-                if result.is_ok() && !forgets {
+                let covers = result.is_ok() && !forgets;
+                if covers || self.canary == WriteBackCanary::FailedThroughCovers {
                     self.blocks.drop_range(start, end);
                 }
+                self.trust(number, result);
                 if is_locked {
                     self.locks.release(owner, &mut self.granted);
                 }
@@ -325,7 +374,10 @@ impl WriteBack {
                 let at = if is_flush { 0 } else { self.ready.len() };
                 self.ready.insert(at, Completion { token, ..completion });
             }
-            Request::Down { start, end } => self.end_down((start, end), owner, result),
+            Request::Down { start, end, since, number } => {
+                self.end_down(owner, (start, end, since), result);
+                self.trust(number, result);
+            }
             Request::Last => {
                 self.losses += u64::from(result.is_err());
                 self.ending = Ending::Below;
@@ -343,17 +395,38 @@ impl WriteBack {
         }
     }
 
-    /// Whatever has happened below may be the end of it: then that is to be known here, and not when somebody flushes.
+    /// Whatever has happened below may be the end of it: then that is to be known here, before anything ends, and not when somebody flushes.
     fn check_events(&mut self) {
         let events = self.below.events();
-        if std::mem::replace(&mut self.events, events) != events {
-            self.urged = Some(self.epoch);
-            self.epoch += 1;
+        if std::mem::replace(&mut self.events, events) == events {
+            return;
+        }
+        self.urged = Some(self.epoch);
+        self.epoch += 1;
+        if self.canary == WriteBackCanary::EventsUnheard {
+            return;
+        }
+        // What comes of the first try may be told as one more.
+        if self.suspects.is_none() {
+            self.stuck = None;
+        }
+        self.suspects = Some(self.changes);
+    }
+
+    /// A change has ended below, of that number.
+    fn trust(&mut self, number: u64, result: Result<(), IoError>) {
+        let is_answer = self.suspects.is_some_and(|first| first <= number);
+        if is_answer && result.is_ok() {
+            self.suspects = None;
         }
     }
 
     fn go_on_ending(&mut self) {
         if self.ending == Ending::Drains && self.blocks.is_empty() && self.down == 0 {
+            if self.canary == WriteBackCanary::EndUnflushed {
+                self.ending = Ending::Below;
+                return self.below.wind_up();
+            }
             self.ending = Ending::Flushes;
             self.hand_down(Io::new(0, Op::Flush, 0, 0), Request::Last);
         }
@@ -383,6 +456,8 @@ impl Volume for WriteBack {
     fn submit(&mut self, io: Io) {
         debug_assert!(io.op.is_record() || self.geometry().check(&io) == Ok(()), "{io:?}");
         self.outstanding += 1;
+        // It may end here.
+        self.check_events();
         match io.op {
             Op::Read | Op::BlockStatus => self.ask(io),
             Op::Flush => {
@@ -488,7 +563,7 @@ impl Volume for WriteBack {
     fn turn(&mut self, now: Time) -> Time {
         self.now = self.now.max(now);
         if self.stuck.is_some_and(|(_, since)| since + AGAIN_AFTER <= now) {
-            self.stuck = None;
+            (self.stuck, self.tries) = (None, true);
         }
         self.has_sent = false;
         self.advance();

@@ -28,7 +28,7 @@ struct Over {
 }
 
 impl WriteBack {
-    /// Answers from here what is all here; else asks the volume below, and lays what is here now over what that says, whatever becomes
+    /// Answers from here what is all here, if nothing has happened below; else asks the volume below, and lays what is here now over what that says, whatever becomes
     /// of it meanwhile: the volume below may be asked before it goes down, and answer when it is there.
     pub(super) fn ask(&mut self, mut io: Io) {
         let Io { token, op, offset: start, .. } = io;
@@ -39,7 +39,7 @@ impl WriteBack {
         let is_late = self.canary == WriteBackCanary::LateOverlay && op == Op::Read;
         let over = self.look(op, start, if is_late { start } else { end });
         let covered: u64 = over.runs.iter().map(|(from, to)| to - from).sum();
-        if covered == io.len && op == Op::Read {
+        if covered == io.len && op == Op::Read && !self.is_in_doubt() {
             let completion = Completion::new(token, Ok(()));
             self.ready.push(Completion { data: SegList::of(over.data.clone()), ..completion });
             return self.recycle(over);

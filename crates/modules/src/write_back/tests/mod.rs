@@ -1,6 +1,8 @@
-//! Rule by rule over a volume that does as it is told; the suite that every volume passes; in `room.rs`, what waits for room; and, in `crashes.rs`, crashes at every moment.
+//! Rule by rule over a volume that does as it is told; the suite that every volume passes; in `epochs.rs`, what a flush covers; in `doubts.rs`, what has happened below; in `room.rs`, what waits for room; and, in `crashes.rs`, crashes at every moment.
 
 mod crashes;
+mod doubts;
+mod epochs;
 mod room;
 
 use thinwire_buffer::{Pool, SegList};
@@ -255,6 +257,12 @@ fn what_was_discarded_does_not_come_back() {
 
 #[test]
 #[should_panic(expected = "it goes down all the same")]
+fn a_failed_discard_that_takes_what_was_written_is_found() {
+    discarded(WriteBackCanary::FailedThroughCovers);
+}
+
+#[test]
+#[should_panic(expected = "it goes down all the same")]
 fn a_discard_that_leaves_what_was_written_is_found() {
     discarded(WriteBackCanary::DiscardForgets);
 }
@@ -366,6 +374,12 @@ fn failing(canary: WriteBackCanary) {
     assert!(stage.sent().is_empty());
     let again = stage.pass(Duration::ZERO);
     assert_eq!(again, stage.now + AGAIN_AFTER);
+    // But each second, though nobody wants anything.
+    for _ in 0..3 {
+        stage.pass(AGAIN_AFTER);
+        let io = stage.sent_one(Op::Write, 0, 4096, 1);
+        assert!(stage.fail(&io, ErrorKind::Io).is_empty() && stage.sent().is_empty());
+    }
     // The next one has it tried again, and tells no more than it knows.
     let flush = stage.flush();
     let io = stage.sent_one(Op::Write, 0, 4096, 1);
@@ -406,7 +420,6 @@ fn who_is_fenced_gives_up_at_once() {
         stage.below.tell(VolumeEvent::Stale);
         assert!(stage.polled().is_empty());
         let io = stage.sent_one(Op::Write, 0, 4096, 1);
-        stage.write(8192, 4096, 1);
         let events = stage.volume.events();
         assert!(stage.fail(&io, kind).is_empty());
         assert_eq!(stage.volume.events(), events + 1);
@@ -430,9 +443,34 @@ fn who_is_fenced_gives_up_at_once() {
     }
 }
 
+/// What has waited for long goes down, also when something else has failed a moment ago.
+#[test]
+fn what_failed_is_as_old_as_before() {
+    let mut stage = stage();
+    stage.write(0, 4096, 1);
+    stage.pass(Duration::from_millis(500));
+    stage.write(1 << 20, 4096, 2);
+    stage.pass(AGE_MAX - Duration::from_millis(500));
+    let io = stage.sent_one(Op::Write, 0, 4096, 1);
+    assert!(stage.fail(&io, ErrorKind::Io).is_empty());
+    stage.pass(AGAIN_AFTER);
+    let sent = stage.sent();
+    assert_eq!(sent.iter().map(|io| io.offset).collect::<Vec<_>>(), [0, 1 << 20]);
+}
+
 #[test]
 fn it_ends_when_all_is_down_and_flushed() {
-    let mut stage = stage();
+    ends(WriteBackCanary::None);
+}
+
+#[test]
+#[should_panic(expected = "not flushed")]
+fn an_end_without_a_flush_is_found() {
+    ends(WriteBackCanary::EndUnflushed);
+}
+
+fn ends(canary: WriteBackCanary) {
+    let mut stage = Stage::new(canary);
     stage.write(0, 4096, 1);
     stage.volume.wind_up();
     assert!(!stage.volume.is_wound_up());
@@ -441,7 +479,7 @@ fn it_ends_when_all_is_down_and_flushed() {
     // Who asks again has it tried again.
     stage.volume.wind_up();
     let io = stage.sent_one(Op::Write, 0, 4096, 1);
-    assert!(stage.succeed(&io).is_empty() && !stage.volume.is_wound_up());
+    assert!(stage.succeed(&io).is_empty() && !stage.volume.is_wound_up(), "it is not flushed");
     let io = stage.sent_one(Op::Flush, 0, 0, 0);
     assert!(stage.succeed(&io).is_empty());
     assert!(stage.volume.is_wound_up());

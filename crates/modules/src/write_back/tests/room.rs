@@ -95,3 +95,77 @@ fn half_of_the_room_is_kept_free() {
     // What lies together goes together.
     stage.sent_one(Op::Write, 0, DOWN_BYTES_MAX, 1);
 }
+
+/// Also while all of it is being written below, and is written here once more: that is there twice.
+#[test]
+fn its_memory_is_bounded() {
+    for len in [512, PAGE] {
+        let mut stage = stage();
+        let blocks = stage.volume.blocks.bytes_max() / PAGE;
+        for block in 0..blocks {
+            stage.submit(Op::Write, block * PAGE, len, 1);
+        }
+        stage.polled();
+        stage.flush();
+        let going = stage.volume.down_bytes;
+        assert!(going > 0 && going <= WriteBack::BYTES_MIN / GOING_PARTS + PAGE, "{going}");
+        for block in 0..blocks {
+            stage.submit(Op::Write, block * PAGE, len, 2);
+        }
+        stage.polled();
+        let memory = stage.volume.blocks.memory();
+        assert!(memory <= WriteBack::BYTES_MIN + PAGE, "{memory} of {}", WriteBack::BYTES_MIN);
+        assert!(memory > WriteBack::BYTES_MIN * 3 / 4, "{memory}");
+        let sent = stage.sent();
+        assert!(sent.iter().all(|io| io.data.to_vec().iter().all(|byte| *byte == 1)));
+    }
+}
+
+#[test]
+fn a_write_that_waits_for_room_holds_up_nothing() {
+    held(WriteBackCanary::None);
+}
+
+#[test]
+#[should_panic(expected = "it waits for ever")]
+fn a_write_that_waits_for_room_with_its_lock_is_found() {
+    held(WriteBackCanary::HeldKeepsLock);
+}
+
+fn held(canary: WriteBackCanary) {
+    let mut stage = Stage::new(canary);
+    let blocks = stage.volume.blocks.bytes_max() / PAGE;
+    for block in 0..=blocks {
+        stage.submit(Op::Write, block * 2 * PAGE, PAGE, 1);
+    }
+    assert_eq!(stage.polled().len() as u64, blocks);
+    stage.sent();
+    let token = stage.submit_as(Op::Write, blocks * 2 * PAGE, PAGE, 2, true);
+    assert!(stage.polled().is_empty());
+    let through = stage.sent();
+    assert_eq!(through.len(), 1, "it waits for ever");
+    assert_eq!(stage.succeed(&through[0]), [(token, true)]);
+}
+
+#[test]
+fn what_goes_down_waits_for_what_goes_over_it() {
+    busy(WriteBackCanary::None);
+}
+
+#[test]
+#[should_panic(expected = "two of one place")]
+fn what_goes_down_beside_what_goes_over_it_is_found() {
+    busy(WriteBackCanary::BusyIgnored);
+}
+
+fn busy(canary: WriteBackCanary) {
+    let mut stage = Stage::new(canary);
+    stage.write(0, 4096, 1);
+    let token = stage.submit(Op::Discard, 0, 8192, 0);
+    let through = stage.sent_one(Op::Discard, 0, 8192, 0);
+    let flush = stage.flush();
+    assert!(stage.polled().is_empty() && stage.sent().is_empty(), "two of one place are below");
+    assert_eq!(stage.succeed(&through), [(token, true)]);
+    let last = stage.sent_one(Op::Flush, 0, 0, 0);
+    assert_eq!(stage.succeed(&last), [(flush, true)]);
+}
