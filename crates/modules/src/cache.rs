@@ -62,6 +62,8 @@ pub enum CacheCanary {
     AgeForgotten,
     /// Who asks what stands below is told what is here.
     ScrubsAnswered,
+    /// A write is kept though another change was under way over its range when it began.
+    OverlapsKept,
     /// What cannot be told to be as it was written is kept as if it could.
     UnverifiedKept,
 }
@@ -210,7 +212,7 @@ impl Cache {
             data = io.data.clone();
             if self.canary == CacheCanary::PublishedEarly {
                 self.changes.end(number);
-                self.put(io.offset, &data);
+                self.put(io.offset, &data, self.keeps_writes);
             }
         }
         Kind::Change { number, data }
@@ -360,8 +362,8 @@ impl Cache {
         }
     }
 
-    /// Puts what was written into the pages that are here.
-    fn put(&mut self, start: u64, data: &SegList) {
+    /// Puts what was written into the pages that are here; `is_kept`: and keeps whole pages that are not.
+    fn put(&mut self, start: u64, data: &SegList, is_kept: bool) {
         let mut bytes = Cursor::new(data);
         let end = start + data.bytes() as u64;
         let mut at = start;
@@ -372,7 +374,7 @@ impl Cache {
                 let from = (at % PAGE) as usize;
                 bytes.copy_to(&mut page[from..from + len]);
             };
-            let is_page = self.keeps_writes && len as u64 == PAGE;
+            let is_page = is_kept && len as u64 == PAGE;
             let put = self.pages.change(at / PAGE, &mut change)
                 || is_page && self.pages.insert(at / PAGE, false, &mut change);
             match put {
@@ -439,8 +441,12 @@ impl Cache {
             Kind::Change { number, data } => {
                 let end = offset + len;
                 // Of two that overlap the first to begin is told, and drops what both have written.
+                // What was there is dropped by the other one then, or has been.
+                let is_first =
+                    self.changes.is_first(number) || self.canary == CacheCanary::OverlapsKept;
+                let is_kept = self.keeps_writes && is_first;
                 match self.changes.end(number) && !failed {
-                    true if !data.is_empty() => self.put(offset, &data),
+                    true if !data.is_empty() => self.put(offset, &data, is_kept),
                     _ => self.pages.drop_range(offset / PAGE..end.div_ceil(PAGE)),
                 }
             }

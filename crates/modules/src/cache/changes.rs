@@ -8,6 +8,8 @@ struct Running {
     end: u64,
     /// Something else may have changed its range since it began.
     is_touched: bool,
+    /// A change was under way over its range when it began: which of them is done last nobody knows.
+    is_beside: bool,
 }
 
 impl Running {
@@ -33,17 +35,18 @@ impl Changes {
 
     /// A change of this range begins: its number. Whatever is under way there has met it.
     pub fn begin(&mut self, start: u64, end: u64) -> u64 {
+        let is_beside = self.is_busy(start, end);
         let met = self.changes.iter_mut().chain(&mut self.reads);
         met.filter(|other| other.overlaps(start, end)).for_each(|other| other.is_touched = true);
         let number = self.take_number();
-        self.changes.push(Running { number, start, end, is_touched: false });
+        self.changes.push(Running { number, start, end, is_touched: false, is_beside });
         number
     }
 
     /// A read of this range begins that may be kept: its number.
     pub fn begin_read(&mut self, start: u64, end: u64) -> u64 {
         let number = self.take_number();
-        self.reads.push(Running { number, start, end, is_touched: false });
+        self.reads.push(Running { number, start, end, is_touched: false, is_beside: false });
         number
     }
 
@@ -55,6 +58,11 @@ impl Changes {
     fn take_number(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
+    }
+
+    /// No change was under way over the range of this one when it began.
+    pub fn is_first(&self, number: u64) -> bool {
+        self.changes.iter().any(|change| change.number == number && !change.is_beside)
     }
 
     /// A change has ended, however. True if nothing has met it that began later: of two that overlap the first is
@@ -108,6 +116,7 @@ mod tests {
         // Of two the first is told, whichever ends first.
         for is_first in [true, false] {
             let both = [changes.begin(0, 10), changes.begin(9, 20)];
+            assert_eq!(both.map(|number| changes.is_first(number)), [true, false]);
             let (one, other) = if is_first { (both[0], both[1]) } else { (both[1], both[0]) };
             assert_eq!([changes.end(one), changes.end(other)], [!is_first, is_first]);
         }

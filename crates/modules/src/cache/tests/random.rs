@@ -207,6 +207,9 @@ fn run(seed: u64, canary: CacheCanary) -> u64 {
     let store = Store { content: content.clone(), pool: pool.clone(), waiting, ended, told: 0 };
     let mut cache = Cache::new(Box::new(store), Cache::BYTES_MIN);
     cache.set_canary(canary);
+    if seed % 2 == 1 {
+        cache.keep_writes();
+    }
     let mut rng = SplitMix64::new(seed ^ 0x5eed);
     let mut asked: HashMap<Token, Asked> = HashMap::new();
     let mut done = Vec::new();
@@ -284,9 +287,12 @@ fn nobody_can_tell_that_there_is_a_cache() {
 
 #[test]
 fn broken_caches_are_found() {
-    for canary in
-        [CacheCanary::PublishedEarly, CacheCanary::AheadUnchecked, CacheCanary::LossesUnheard]
-    {
+    for canary in [
+        CacheCanary::PublishedEarly,
+        CacheCanary::AheadUnchecked,
+        CacheCanary::LossesUnheard,
+        CacheCanary::OverlapsKept,
+    ] {
         let is_found = |seed: &u64| catch_unwind(|| run(*seed, canary)).is_err();
         let found = (0..60).find(is_found);
         println!("{canary:?} is found by seed {found:?}");
