@@ -157,6 +157,8 @@ pub(crate) enum TreeCanary {
     SharedInPlace,
     /// A shared node is copied, and what it refers to is not counted once more.
     ForgetsAtCopy,
+    /// What is free is not looked for behind a node of a map that cannot be read.
+    StopsAtDamage,
     /// What is kept for a commit is not enough for what one change adds to it.
     KeepsTooLittle,
 }

@@ -6,12 +6,15 @@ use thinwire_volume::ErrorKind;
 
 use super::check::PoolFinding;
 use super::ops::PoolError;
-use super::rows::TIME_MAX;
+use super::rows::{ROOT_KINDS, TIME_MAX};
 use super::{Core, ThinPool};
-use crate::meta::tree::{TreeFault, TreeFinding, TreeStop};
+use crate::meta::tree::{TreeCheck, TreeFault, TreeFinding, TreeStop};
+
+/// Reference counts in memory at a time, of 4 bytes each, while a map is made anew.
+const WINDOW: usize = 4 << 20;
 
 /// Gives back what counts have kept for nothing, and sees to it that nothing is given out that is in use, nor written by more than one: counts of nodes and blocks,
-/// how many blocks a volume has, what damage has kept of volumes that were deleted, and blocks that more than one takes for its own. A state machine over a pool in which nothing else
+/// how many blocks a volume has, what damage has kept of volumes that were deleted, blocks that more than one takes for its own, and maps of counts that are damaged themselves. A state machine over a pool in which nothing else
 /// happens, opened [for this](super::PoolConfig::repairs): [`PoolRepair::step`] until [`PoolRepair::is_done`], a commit, and another check, which may find
 /// more: what a damaged node of a deleted volume referred to comes to light when that is forgotten.
 pub struct PoolRepair {
@@ -19,6 +22,9 @@ pub struct PoolRepair {
     forgets: bool,
     is_done: bool,
     done: u64,
+    /// Maps of counts that are made anew, of nodes and of blocks, and what does that.
+    maps: [bool; 2],
+    making: Option<Box<TreeCheck>>,
     /// The time that was drawn for volumes that have blocks in common.
     shared_before: Option<u64>,
     /// The pool, while some of what is in use is still free by its count, and some of that was put right: a commit would take it.
@@ -35,6 +41,14 @@ fn is_urgent(finding: &PoolFinding) -> bool {
     )
 }
 
+/// It is damage of that map of counts.
+fn of_map(finding: &PoolFinding) -> Option<usize> {
+    match finding {
+        PoolFinding::Trees(finding) => finding.of_map(),
+        _ => None,
+    }
+}
+
 impl PoolRepair {
     /// Of all that a check of the pool as it is now has found.
     pub fn new(found: &[PoolFinding]) -> Self {
@@ -46,17 +60,37 @@ impl PoolRepair {
             matches!(finding, PoolFinding::Trees(TreeFinding::Damaged { .. }))
         };
         let forgets = found.iter().any(is_damage);
+        let mut maps = [false; 2];
+        for map in found.iter().filter_map(of_map) {
+            maps[map] = true;
+        }
+        // All that refers to something has to be known.
+        let is_lost = |finding: &PoolFinding| {
+            matches!(finding, PoolFinding::Lost { .. })
+                || is_damage(finding) && of_map(finding).is_none()
+        };
+        if found.iter().any(is_lost) {
+            maps = [false; 2];
+        }
+        if maps != [false; 2] {
+            // By what is counted anew.
+            left.retain(|finding| !matches!(finding, PoolFinding::Trees(_)));
+        }
+        // Of what cannot be read nothing is put right one by one.
+        left.retain(|finding| of_map(finding).is_none());
         PoolRepair {
             left: left.into(),
             forgets,
             is_done: false,
             done: 0,
+            maps,
+            making: None,
             shared_before: None,
             half: None,
         }
     }
 
-    /// Whether that can be put right; of an [overlap](PoolFinding::Overlap) only that no more is written there, which does not bring back
+    /// Whether that can be put right; of damaged maps of counts if nothing else is damaged; of an [overlap](PoolFinding::Overlap) only that no more is written there, which does not bring back
     /// what was.
     pub fn can(finding: &PoolFinding) -> bool {
         matches!(
@@ -64,7 +98,7 @@ impl PoolRepair {
             PoolFinding::Trees(TreeFinding::NodeCount { .. } | TreeFinding::BlockCount { .. })
                 | PoolFinding::Mapped { .. }
                 | PoolFinding::Overlap { .. }
-        )
+        ) || of_map(finding).is_some()
     }
 
     /// There is nothing left to do, but for a commit.
@@ -83,7 +117,8 @@ impl PoolRepair {
     /// It cannot go on: what was done is done, unless some of what is in use is still free by its count; then nothing of it is kept.
     pub fn step(&mut self, pool: &ThinPool) -> Result<bool, PoolError> {
         let stepped = self.step_once(pool);
-        let is_half = self.done > 0 && self.left.front().is_some_and(is_urgent);
+        let is_urgent = self.done > 0 && self.left.front().is_some_and(is_urgent);
+        let is_half = is_urgent || self.making.is_some();
         self.half = is_half.then(|| pool.clone());
         stepped
     }
@@ -112,6 +147,9 @@ impl PoolRepair {
     }
 
     fn go_on(&mut self, core: &mut Core) -> Result<(), TreeStop> {
+        if self.maps != [false; 2] {
+            return self.make_maps(core);
+        }
         let Some(finding) = self.left.front() else {
             self.is_done = !self.forgets;
             if self.forgets {
@@ -155,6 +193,32 @@ impl PoolRepair {
 }
 
 impl PoolRepair {
+    /// Goes on counting anew what maps say that cannot be read.
+    fn make_maps(&mut self, core: &mut Core) -> Result<(), TreeStop> {
+        if self.making.is_none() {
+            if !core.trees.is_idle() || core.trees.has_changes() {
+                return Err(TreeStop::Commit);
+            }
+            let making = TreeCheck::making_maps(&core.trees, ROOT_KINDS, WINDOW, self.maps);
+            self.making = Some(Box::new(making));
+        }
+        let Some(making) = &mut self.making else { return Ok(()) };
+        match making.step(&mut core.trees)? {
+            None if making.is_done() => {}
+            None => return Ok(()),
+            Some(TreeFinding::Damaged { fault, .. }) => return Err(fault.into()),
+            Some(_) => {
+                let why = "is not what a check has found: check it once more";
+                return Err(TreeFault::State { why }.into());
+            }
+        }
+        (self.maps, self.making) = ([false; 2], None);
+        self.done += 1;
+        core.commits.on_change(core.now);
+        core.commits.is_wanted = true;
+        Ok(())
+    }
+
     /// A volume takes all that it has for others', too, from now on: what it writes goes to blocks of its own.
     fn share(core: &mut Core, time: &mut Option<u64>, volume: u64) -> Result<(), TreeStop> {
         let Some(mut row) = core.entries.get(&volume).map(|entry| entry.row) else { return Ok(()) };

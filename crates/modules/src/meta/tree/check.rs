@@ -12,6 +12,8 @@ use super::*;
 
 /// So many counts are compared in a step.
 const COUNTS_EACH_STEP: u64 = 256;
+/// What maps are of.
+const SPACES: [&str; 2] = ["nodes", "blocks"];
 /// So deep trees in trees are followed, in nodes.
 const DEPTH_MAX: usize = 64;
 
@@ -48,6 +50,8 @@ pub enum TreeFinding {
     },
     /// A map cannot be read here, so what it counts was not compared from there on.
     Uncounted {
+        /// Nodes or blocks.
+        of: &'static str,
         /// What is wrong.
         fault: TreeFault,
     },
@@ -60,6 +64,19 @@ pub enum TreeFinding {
         /// By the map.
         has: u64,
     },
+}
+
+impl TreeFinding {
+    /// It is damage of a map of counts, of nodes (0) or blocks (1), which can be [made anew](TreeCheck::making_maps) if nothing else is damaged.
+    pub fn of_map(&self) -> Option<usize> {
+        match self {
+            TreeFinding::Damaged { fault: TreeFault::Node { tree, .. }, .. } => {
+                [NODE_MAP.name, BLOCK_MAP.name].iter().position(|name| name == tree)
+            }
+            TreeFinding::Uncounted { of, .. } => SPACES.iter().position(|space| space == of),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for TreeFinding {
@@ -76,8 +93,8 @@ impl fmt::Display for TreeFinding {
             }
             TreeFinding::NodeCount { node, says, has } => count(f, "node", *node, *says, *has),
             TreeFinding::BlockCount { block, says, has } => count(f, "block", *block, *says, *has),
-            TreeFinding::Uncounted { fault } => {
-                write!(f, "reference counts cannot be compared from here on: {fault}")
+            TreeFinding::Uncounted { of, fault } => {
+                write!(f, "reference counts of {of} cannot be compared from here on: {fault}")
             }
             TreeFinding::Used { of, says, has } => {
                 write!(f, "the label says that {says} {of} are in use, and their map {has}")
@@ -123,6 +140,9 @@ pub struct TreeCheck {
     is_damaged: bool,
     is_uncounted: [bool; 2],
     used: [u64; 2],
+    /// Maps that are made anew, of nodes and of blocks; and what is known of the nodes of the old ones.
+    makes: [bool; 2],
+    old: Vec<u64>,
 }
 
 impl TreeCheck {
@@ -148,7 +168,29 @@ impl TreeCheck {
             is_damaged: false,
             is_uncounted: [false; 2],
             used: [0; 2],
+            makes: [false; 2],
+            old: Vec::new(),
         }
+    }
+
+    /// As [`TreeCheck::new`], to make maps anew that cannot be read, of nodes and of blocks, by what all other trees refer to. Once it is done, and has
+    /// found nothing, the next commit writes them; if it finds anything, or ends before, none may be made. In memory: some 64 bytes for each
+    /// node, or block, in use.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn making_maps(
+        trees: &Trees,
+        root_kinds: [u8; TREE_ROOTS],
+        window: usize,
+        makes: [bool; 2],
+    ) -> Self {
+        TreeCheck { makes, ..Self::new(trees, root_kinds, window) }
+    }
+
+    /// A tree of that kind is a map that is made anew.
+    fn is_old(&self, kind: &TreeKind) -> bool {
+        map_of(kind).is_some_and(|of| self.makes[of as usize])
     }
 
     /// All was looked at, and all findings were told.
@@ -186,7 +228,13 @@ impl TreeCheck {
             2 => (DOOMED.number, trees.doomed),
             root if root < 3 + TREE_ROOTS => (number[root - 3], trees.committed.roots[root - 3]),
             _ => {
-                self.stage = Stage::Compare(Of::Nodes, self.pass * self.window);
+                if self.pass == 0 && self.makes != [false; 2] && !self.is_damaged {
+                    trees.begin_maps(self.makes, std::mem::take(&mut self.old))?;
+                }
+                self.stage = match self.is_damaged && self.makes != [false; 2] {
+                    true => Stage::Done,
+                    false => Stage::Compare(Of::Nodes, self.pass * self.window),
+                };
                 return Ok(());
             }
         };
@@ -213,6 +261,10 @@ impl TreeCheck {
     fn enter(&mut self, trees: &mut Trees, visit: Visit) -> Result<(), TreeStop> {
         let Visit { kind, at, level, bounds, within, .. } = visit;
         match trees.fetch(kind, at, level, bounds) {
+            Err(TreeStop::Fault(_)) if self.is_old(kind) => {
+                self.old.push(at.node);
+                return Ok(());
+            }
             Err(TreeStop::Fault(fault)) => {
                 self.count(Of::Nodes, at.node);
                 self.damaged(within, fault, bounds);
@@ -224,7 +276,10 @@ impl TreeCheck {
             }
             Ok(_) => {}
         }
-        self.count(Of::Nodes, at.node);
+        match self.is_old(kind) {
+            true => self.old.push(at.node),
+            false => self.count(Of::Nodes, at.node),
+        }
         let (word, bit) = ((at.node / 64) as usize, 1 << (at.node % 64));
         if self.seen[word] & bit != 0 {
             return Ok(());
@@ -250,6 +305,7 @@ impl TreeCheck {
                     return Err(TreeStop::Wait);
                 }
                 // It was there, and now it is not.
+                Err(TreeStop::Fault(_)) if self.is_old(kind) => return Ok(()),
                 Err(TreeStop::Fault(fault)) => {
                     self.damaged(within, fault, bounds);
                     return Ok(());
@@ -264,6 +320,7 @@ impl TreeCheck {
             let high = (node.level() == 0).then(|| u64_of(node.value(row), 0));
             let found = refers(kind, at.node, node, row);
             if let (Some(of), Some(high)) = (map_of(kind), high)
+                && !self.is_old(kind)
                 && let Err(stop) = self.check_map(trees, of, key, high, at)
             {
                 self.path.push(visit);
@@ -345,12 +402,21 @@ impl TreeCheck {
         let total = trees.space(of).state.total;
         let end = ((self.pass + 1) * self.window).min(total);
         let mut at = from;
-        while at < end && at < from + COUNTS_EACH_STEP && !self.is_uncounted[of as usize] {
+        while self.makes[of as usize] && at < end && at < from + COUNTS_EACH_STEP {
+            let has = u64::from(self.counts[of as usize][(at - self.pass * self.window) as usize]);
+            trees.put_count(of, at, has);
+            at += 1;
+        }
+        while !self.makes[of as usize]
+            && at < end
+            && at < from + COUNTS_EACH_STEP
+            && !self.is_uncounted[of as usize]
+        {
             let says = match trees.base_count(of, at) {
                 Ok(says) => says,
                 Err(TreeStop::Fault(fault)) => {
                     self.is_uncounted[of as usize] = true;
-                    self.found.push_back(TreeFinding::Uncounted { fault });
+                    self.found.push_back(TreeFinding::Uncounted { of: SPACES[of as usize], fault });
                     break;
                 }
                 Err(stop) => {
@@ -385,9 +451,9 @@ impl TreeCheck {
             return Stage::Walk(0);
         }
         for ((of, state), (at, has)) in
-            ["nodes", "blocks"].into_iter().zip(spaces).zip(self.used.into_iter().enumerate())
+            SPACES.into_iter().zip(spaces).zip(self.used.into_iter().enumerate())
         {
-            if state.used != has && !self.is_uncounted[at] {
+            if state.used != has && !self.is_uncounted[at] && !self.makes[at] {
                 self.found.push_back(TreeFinding::Used { of, says: state.used, has });
             }
         }

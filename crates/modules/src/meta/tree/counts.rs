@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::change::Undo;
+use super::look::Bounds;
 use super::{
     BLOCK_MAP, NODE_MAP, NodeFault, TreeCanary, TreeFault, TreeKind, TreePointer, TreeSpace,
     TreeStop, Trees,
@@ -72,6 +73,8 @@ pub(super) struct Space {
     /// Where to look for something free, and how many rows were looked at since something was found.
     cursor: u64,
     scanned: u64,
+    /// Why some of the map was left out since then.
+    unread: Option<TreeFault>,
 }
 
 impl Space {
@@ -87,6 +90,7 @@ impl Space {
             gives_back: false,
             cursor: 0,
             scanned: 0,
+            unread: None,
         }
     }
 
@@ -230,7 +234,8 @@ impl Trees {
         while looked < SCAN_ROWS {
             if self.space(of).scanned > rows {
                 self.space(of).scanned = 0;
-                return Err(full);
+                // There may be something where nobody can look.
+                return Err(self.space(of).unread.take().map_or(full, TreeStop::Fault));
             }
             let cursor = match self.space(of).cursor {
                 cursor if cursor < total => cursor,
@@ -243,19 +248,34 @@ impl Trees {
             };
             let mut leaf = std::mem::take(&mut self.scan);
             leaf.clear();
-            let next = self.leaf(of.map(), map, from, &mut |key, row| {
+            let next = self.leaf_within(of.map(), map, from, &mut |key, row| {
                 leaf.push((key, row.try_into().expect("rows of maps have 16 bytes")));
             });
             self.scan = leaf;
+            let next = match next {
+                Ok(next) => next,
+                // What is counted elsewhere can be given out.
+                Err((TreeStop::Fault(fault), bounds))
+                    if bounds != Bounds::ALL && self.canary != TreeCanary::StopsAtDamage =>
+                {
+                    let end = bounds.high.saturating_add(1).min(rows);
+                    let space = self.space(of);
+                    space.unread.get_or_insert(fault);
+                    space.scanned += end - from;
+                    space.cursor = end * EACH_ROW;
+                    continue;
+                }
+                Err((stop, _)) => return Err(stop),
+            };
             // Rows that are not there are of what is free.
-            let end = next?.unwrap_or(rows).min(rows);
+            let end = next.unwrap_or(rows).min(rows);
             let (found, seen) = self.scan_rows(of, cursor, end);
             let space = self.space(of);
             looked += seen;
             space.scanned += seen;
             space.cursor = found.map_or((from + seen) * EACH_ROW, |at| at + 1);
             if let Some(at) = found {
-                space.scanned = 0;
+                (space.scanned, space.unread) = (0, None);
                 space.fresh += 1;
                 self.change_delta(of, at, |delta| *delta = FRESH);
                 return Ok(at);

@@ -8,7 +8,7 @@ use super::{NodeFault, TreeFault, TreeKind, TreePointer, TreeStop, Trees, VALUE_
 pub(super) type ValueBytes = [u8; VALUE_BYTES_MAX];
 
 /// Which keys may stand below a node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
     pub low: u64,
     pub high: u64,
@@ -119,12 +119,23 @@ impl Trees {
         from: u64,
         show: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<Option<u64>, TreeStop> {
+        self.leaf_within(kind, root, from, show).map_err(|(stop, _)| stop)
+    }
+
+    /// As [`Trees::leaf`]; what stops it comes with the keys that are below the node in question.
+    pub(super) fn leaf_within(
+        &mut self,
+        kind: &TreeKind,
+        root: TreePointer,
+        from: u64,
+        show: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<Option<u64>, (TreeStop, Bounds)> {
         if root.is_none() {
             return Ok(None);
         }
         let (mut at, mut level, mut bounds) = (root, None, Bounds::ALL);
         loop {
-            let node = self.fetch(kind, at, level, bounds)?;
+            let node = self.fetch(kind, at, level, bounds).map_err(|stop| (stop, bounds))?;
             if node.level() == 0 {
                 let (Ok(first) | Err(first)) = node.find(from);
                 (first..node.rows()).for_each(|row| show(node.key(row), node.value(row)));

@@ -2,7 +2,41 @@
 
 use super::counts::Of;
 use super::doom::FIRST_UNREADABLE;
-use super::{DOOMED, TreeChange, TreeFinding, TreeStop};
+use super::{DOOMED, TreeChange, TreeFinding, TreePointer, TreeStop, Trees};
+
+impl Trees {
+    /// These maps are empty from now on, of which `old` are nodes. Only a commit behind [`Trees::put_count`] of all counts may follow: the maps
+    /// say that all is free.
+    pub(super) fn begin_maps(&mut self, makes: [bool; 2], old: Vec<u64>) -> Result<(), TreeStop> {
+        self.begin_change();
+        for node in old {
+            match makes[Of::Nodes as usize] {
+                // The last commit has it, as far as it can be read.
+                true if self.nodes.held.insert(node) => self.nodes.freed.push(node),
+                true => {}
+                false => self.add(Of::Nodes, node, -1)?,
+            }
+        }
+        for of in [Of::Nodes, Of::Blocks] {
+            if makes[of as usize] {
+                let space = self.space(of);
+                (space.state.map, space.frozen) = (TreePointer::NONE, TreePointer::NONE);
+                (space.state.map_nodes, space.state.used) = (0, 0);
+            }
+        }
+        self.forget_undo();
+        Ok(())
+    }
+
+    /// What so many refer to, by a map that is made anew.
+    pub(super) fn put_count(&mut self, of: Of, at: u64, count: u64) {
+        if count > 0 {
+            self.begin_change();
+            self.count_anew(of, at, count);
+            self.forget_undo();
+        }
+    }
+}
 
 impl TreeChange<'_> {
     /// What is held by another number of references than its count says has that count from now on. False if it is another finding.

@@ -266,3 +266,59 @@ fn world_at_rest(mut world: World) -> World {
     world.rest();
     world
 }
+
+/// All nodes of the maps of counts.
+fn nodes_of_maps(world: &World) -> Vec<u64> {
+    let first = LABEL_AREA_BYTES / SECTOR;
+    let content = world.metadata.content();
+    let mut nodes = Vec::new();
+    for (&at, sector) in content.range(first..).filter(|(at, _)| (*at - first).is_multiple_of(8)) {
+        // The kind; it may be one that is not used any more.
+        if sector[..6] == *b"TWTREE" && matches!(sector[15], 1 | 2) {
+            nodes.push((at - first) / 8);
+        }
+    }
+    nodes
+}
+
+#[test]
+fn a_damaged_map_of_counts_is_made_anew_from_what_it_counts() {
+    let (mut world, volumes) = made();
+    let used = world.pool.report().data_used_bytes;
+    let nodes = nodes_of_maps(&world);
+    let mut found = [0; 2];
+    let all: Vec<Vec<u64>> = nodes.iter().map(|node| vec![*node]).chain([nodes.clone()]).collect();
+    for damaged in all {
+        world = again(world, &damaged, true);
+        let before = world.check();
+        if before.is_empty() {
+            // Nobody uses it any more: as it was, again.
+            world = again(world, &damaged, true);
+            continue;
+        }
+        for finding in &before {
+            let PoolFinding::Trees(finding) = finding else { panic!("{finding}") };
+            found[finding.of_map().expect("only maps are damaged")] += 1;
+        }
+        let (left, done) = repair(&world.pool);
+        assert_eq!((left, done > 0), (vec![], true), "node {damaged:?}");
+        assert_eq!(world.pool.report().data_used_bytes, used);
+        world = again(world, &[], false);
+        for volume in volumes {
+            world.read_all(volume);
+        }
+        world.is_right();
+    }
+    assert!(found[0] > 1 && found[1] > 1, "{found:?}");
+    // Nobody is given what is in use.
+    let full = world.create(600 * BLOCK);
+    world.open_volume(full);
+    for first in (0..390 * 8).step_by(8) {
+        world.write(full, first, 8);
+        world.wait();
+    }
+    for volume in volumes {
+        world.read_all(volume);
+    }
+    world.is_right();
+}

@@ -155,12 +155,19 @@ fn is_mixed(finding: &PoolFinding) -> bool {
 
 /// What a user can do about that; none if nothing is wrong.
 fn what_to_do(found: &[PoolFinding], is_repaired: bool) -> Option<String> {
-    let is_lost = |finding: &PoolFinding| {
-        matches!(
-            finding,
-            PoolFinding::Lost { .. } | PoolFinding::Trees(TreeFinding::Damaged { .. })
-        )
+    let is_map = |finding: &PoolFinding| matches!(finding, PoolFinding::Trees(finding) if finding.of_map().is_some());
+    let is_lost = |finding: &PoolFinding| match finding {
+        PoolFinding::Lost { .. } => true,
+        PoolFinding::Trees(TreeFinding::Damaged { .. }) => !is_map(finding),
+        _ => false,
     };
+    if found.iter().any(is_map) && !found.iter().any(is_lost) {
+        return Some(
+            "No data is lost by it: what cannot be read only counts what is in use. --repair counts all of that anew, from the volumes; \
+             until then writes to the pool may fail"
+                .into(),
+        );
+    }
     let is_other = |finding: &PoolFinding| !PoolRepair::can(finding) && !is_lost(finding);
     if found.iter().any(is_mixed) && !found.iter().any(is_lost) {
         return Some(match is_repaired {

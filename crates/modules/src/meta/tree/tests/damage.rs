@@ -345,3 +345,42 @@ fn a_deleted_volume_with_a_damaged_node_holds_up_no_other() {
     // What it refers to is all that is left.
     assert!(world.trees.committed().blocks.used <= 4);
 }
+
+/// Some of the map of blocks cannot be read, and the rest has room: whether somebody is given a block of that.
+fn write_beside_damage(canary: TreeCanary) -> Result<(), TreeStop> {
+    let setup = Setup { rows_max: Some(4), nodes: 1024, blocks: 3_000, canary, ..Setup::default() };
+    let mut world = World::new(setup);
+    let id = world.create().unwrap();
+    (0..640).for_each(|key| world.write(id, key).unwrap());
+    world.commit_now().unwrap();
+    let content = |disk: &TestDisk| disk.content().clone();
+    let (part, data) = (content(&world.part), content(&world.data));
+    let mut image = Image { setup: world.setup.clone(), part, data, model: world.model };
+    // The first leaf of the map.
+    let mut at = world.trees.committed().blocks.map.node;
+    while image.node(at).level() > 0 {
+        at = image.node(at).pointer(0).node;
+    }
+    image.put(at, [7; NODE_BYTES]);
+    let mut world = image.open();
+    for key in 640..700 {
+        world.write(id, key)?;
+    }
+    world.commit_now()?;
+    assert_eq!(world.dump().unwrap(), world.model);
+    // What is free behind the damage is nobody's, and that is what is said in the end.
+    let stop = (700..).find_map(|key| world.write(id, key).err()).unwrap();
+    assert!(matches!(stop, TreeStop::Fault(_)), "{stop}");
+    Ok(())
+}
+
+#[test]
+fn blocks_are_given_out_beside_a_damaged_node_of_their_map() {
+    write_beside_damage(TreeCanary::None).unwrap();
+}
+
+#[test]
+#[should_panic = "Foreign"]
+fn a_search_that_stops_at_damage_is_found() {
+    write_beside_damage(TreeCanary::StopsAtDamage).unwrap();
+}
