@@ -212,6 +212,12 @@ impl Trees {
         self.rows_max = Some(most);
     }
 
+    /// Has nodes that are on the part be read again.
+    #[cfg(test)]
+    pub(crate) fn forget_nodes(&mut self) {
+        self.cache.forget_clean();
+    }
+
     fn place(&self, address: u64) -> NodePlace {
         NodePlace { whole: self.label.whole, address, nodes: self.nodes_total }
     }

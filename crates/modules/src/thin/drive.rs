@@ -194,7 +194,7 @@ impl Core {
                 | VolumeEvent::Unverified { .. } => {
                     tell_all(&mut self.slots, event);
                 }
-                // More room is taken up by who opens it again; less fails what is there no more.
+                // More room is taken up by who opens it again, if the labels say so; less fails what is there no more.
                 _ => {}
             }
         }
@@ -223,6 +223,7 @@ impl Core {
     pub(super) fn turn(&mut self, now: Time) -> Time {
         self.now = self.now.max(now);
         let next = self.data.turn(now).min(self.metadata.turn(now));
+        self.ops.look_at_time(self.now);
         if self.phase == Phase::Serving {
             self.settle();
         }

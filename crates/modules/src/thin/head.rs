@@ -70,9 +70,14 @@ impl NewPool {
         }
         let block_shift = block_bytes.ilog2() as u8;
         let head = PoolHead { block_shift, next_volume: 1, time: 0, ended: 0 };
-        let nodes = (metadata_bytes / NODE_BYTES as u64).min(1 << 40);
+        let nodes = nodes_in(metadata_bytes);
         Ok([Vec::new(), TreeState::new(nodes, blocks).encode(&head.encode())])
     }
+}
+
+/// Nodes that a metadata part of so many bytes has.
+pub(super) fn nodes_in(bytes: u64) -> u64 {
+    (bytes / NODE_BYTES as u64).min(1 << 40)
 }
 
 impl PoolHead {

@@ -166,6 +166,10 @@ pub enum PoolCanary {
     EndsOnce,
     /// Of a block that a deleted snapshot had the volume makes use before that is durable.
     OwnBeforeDurable,
+    /// What cannot be read of a deleted volume is not tried again.
+    ReapsOnce,
+    /// What is kept of the metadata counts as room when levels are told.
+    LevelsOfAll,
     /// Behind a loss of data, what was mapped and not committed stays so.
     ReadsWhatWasLost,
 }

@@ -9,9 +9,10 @@ use thinwire_buffer::Time;
 use thinwire_volume::{Slab, Volume};
 
 use super::commit::Commits;
+use super::head::nodes_in;
 use super::ops::{Ops, PoolError};
 use super::report::Levels;
-use super::rows::{KINDS, NameRow, VolumeRow, names_at, volumes_at};
+use super::rows::{BLOCKS_MAX, KINDS, NameRow, VolumeRow, names_at, volumes_at};
 use super::{
     Core, ENDS, Entry, NAME, PoolCanary, PoolConfig, PoolHead, PoolPart, THIN_MODULE, TREE_TOKEN,
     ThinPool, VOLUMES_MAX,
@@ -99,7 +100,8 @@ impl ThinPool {
             keeps_freed: discards,
             ..TreesConfig::new(&KINDS, TREE_TOKEN, &config.pool)
         };
-        let (trees, rest) =
+        let nodes = nodes_in(metadata.label.part().bytes);
+        let (mut trees, rest) =
             Trees::open(metadata.labels, metadata.label, trees).map_err(PoolOpenError::Trees)?;
         let head = PoolHead::decode(&rest)
             .map_err(|why| PoolOpenError::Trees(TreeFault::State { why }))?;
@@ -113,6 +115,12 @@ impl ThinPool {
             );
             return Err(unfit(0, why));
         }
+        // What the parts have grown by since is the pool's from now on.
+        if !config.read_only {
+            let nodes = nodes.max(state.nodes.total);
+            let blocks = room.min(BLOCKS_MAX).max(state.blocks.total);
+            trees.grow(nodes, blocks).map_err(|stop| unfit(1, stop.to_string()))?;
+        }
         if u64::from(geometry.block_bytes) > head.block_bytes()
             || u64::from(geometry.io_bytes_max) < head.block_bytes()
         {
@@ -122,6 +130,10 @@ impl ThinPool {
             ));
         }
         let zeroes = config.pool.get_zeroed(head.block_bytes() as usize).freeze();
+        let mut commits = Commits::new();
+        if trees.has_changes() {
+            commits.on_change(Time::ZERO);
+        }
         let core = Core {
             canary: PoolCanary::None,
             events_seen: [data.volume.events(), metadata.volume.events()],
@@ -154,7 +166,7 @@ impl ThinPool {
             runs: Vec::new(),
             spare_jobs: Vec::new(),
             zeroes,
-            commits: Commits::new(),
+            commits,
             ops: Ops::new(config.read_only, config.repairs),
             report: Levels::default(),
             now: Time::ZERO,

@@ -20,6 +20,8 @@ use crate::meta::tree::{TreeFault, TreeStop};
 
 /// So long writers are held for what is under way of others; then nothing is cut.
 const HOLD_MAX: Duration = Duration::from_secs(10);
+/// What could not be read of deleted volumes is tried again after so long.
+const REAP_AGAIN: Duration = Duration::from_secs(1);
 /// Nodes of deleted volumes that are given back between two polls: while somebody uses the pool, and while nobody does.
 const REAPED_MAX: [u32; 2] = [2, 16];
 
@@ -153,7 +155,7 @@ impl fmt::Display for PoolError {
                 "volume {volume} is of a cut that may not have come about: open what was cut once for writing, which decides that; or delete it"
             ),
             PoolError::NoRoom => f.write_str(
-                "the pool has not enough metadata left: delete volumes, or enlarge the part",
+                "the pool has not enough metadata left: delete snapshots or volumes, or grow the metadata part",
             ),
             PoolError::TooMany => f.write_str("the pool has, or has had, as many as it can have"),
             PoolError::Damaged(fault) => {
@@ -221,6 +223,9 @@ pub(super) struct Ops {
     /// Deleted volumes are being given back, as far as is known; and that waits.
     reaps: bool,
     reap_sleeps: bool,
+    /// Why something does not come back, and when that is tried again.
+    pub unreaped: Option<TreeFault>,
+    reap_again: Time,
     /// So much is done in the background before the next poll.
     budget: u32,
 }
@@ -252,6 +257,8 @@ impl Ops {
             drains: false,
             reaps: !read_only && !repairs,
             reap_sleeps: false,
+            unreaped: None,
+            reap_again: Time::NEVER,
             budget: 0,
         }
     }
@@ -283,11 +290,24 @@ impl Ops {
         self.reaps = false;
     }
 
-    /// When writers are not held any longer.
+    /// Has it look for something to give back.
+    #[cfg(test)]
+    pub fn reap_anew(&mut self) {
+        (self.reaps, self.reap_sleeps) = (true, false);
+    }
+
+    /// When writers are not held any longer, or what could not be read is tried again.
     pub fn next_release(&self) -> Time {
         match &self.current {
-            Some(current) if self.drains => current.since + HOLD_MAX,
-            _ => Time::NEVER,
+            Some(current) if self.drains => self.reap_again.min(current.since + HOLD_MAX),
+            _ => self.reap_again,
+        }
+    }
+
+    /// What could not be read is tried again when its time has come.
+    pub fn look_at_time(&mut self, now: Time) {
+        if now >= self.reap_again {
+            (self.reap_again, self.reap_sleeps) = (Time::NEVER, false);
         }
     }
 
@@ -479,16 +499,19 @@ impl Core {
         }
         let reaped = self.trees.has_doomed().and_then(|has| {
             if !has {
-                return Ok(false);
+                return Ok((false, None));
             }
             let mut change = self.trees.change_in_background()?;
-            change.reap()?;
+            let damaged = change.reap()?.damaged;
             change.apply()?;
-            Ok(true)
+            Ok((true, damaged))
         });
         match reaped {
-            Ok(more) => {
+            Ok((more, damaged)) => {
                 self.ops.reaps = more;
+                // What is damaged for good stays so until somebody checks the pool.
+                let lasts = |fault: &TreeFault| !fault.may_pass();
+                self.ops.unreaped = damaged.or(self.ops.unreaped.take().filter(lasts));
                 if more {
                     self.commits.on_change(self.now);
                 }
@@ -500,8 +523,19 @@ impl Core {
                 self.commits.is_wanted = true;
                 self.ops.reap_sleeps = true;
             }
+            Err(TreeStop::Fault(fault))
+                if fault.may_pass() && self.canary != PoolCanary::ReapsOnce =>
+            {
+                self.ops.unreaped = Some(fault);
+                (self.ops.reap_sleeps, self.ops.reap_again) = (true, self.now + REAP_AGAIN);
+            }
             // It stays as it is until somebody checks the pool.
-            Err(_) => self.ops.reaps = false,
+            Err(stop) => {
+                self.ops.reaps = false;
+                if let TreeStop::Fault(fault) = stop {
+                    self.ops.unreaped = Some(fault);
+                }
+            }
         }
     }
 }

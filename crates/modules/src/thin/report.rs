@@ -1,7 +1,7 @@
 //! What a pool says of itself: how full it is, its volumes, and events when it fills up.
 
-use super::Core;
 use super::rows::RowCut;
+use super::{Core, PoolCanary};
 use crate::meta::tree::NODE_BYTES;
 
 /// Told when so many percent are in use, once each time that is reached.
@@ -33,12 +33,14 @@ pub struct PoolReport {
     pub data_used_bytes: u64,
     /// Bytes of all of them.
     pub data_bytes: u64,
-    /// Bytes of metadata in use.
+    /// Bytes of metadata in use: at most all.
     pub metadata_used_bytes: u64,
-    /// Bytes of all metadata.
+    /// Bytes of all metadata, but for what is kept for commits and for what gives back.
     pub metadata_bytes: u64,
     /// Deleted volumes are being given back.
     pub is_reaping: bool,
+    /// Why some of them does not come back, by now or for good: a sentence.
+    pub unreaped: Option<String>,
     /// Why there may be more volumes than these: a sentence; none if these are all.
     pub damaged: Option<String>,
     /// All volumes, by their numbers.
@@ -79,12 +81,19 @@ pub(super) struct Levels {
 }
 
 impl Core {
-    /// Data blocks and nodes: in use, and all.
+    /// Data blocks, and nodes that changes may take: in use, and all.
     fn used(&self) -> [(u64, u64); 2] {
         let [nodes, blocks] = self.trees.free();
-        let state = self.trees.committed();
-        let of = |total: u64, free: u64| (total.saturating_sub(free), total);
-        [of(state.blocks.total, blocks), of(state.nodes.total, nodes)]
+        let [nodes_total, blocks_total] = self.trees.total();
+        let reserved = match self.canary {
+            PoolCanary::LevelsOfAll => 0,
+            _ => self.trees.reserved(),
+        };
+        let of = |total: u64, free: u64, reserved: u64| {
+            let used = total.saturating_sub(free);
+            (used.min(total - reserved), total - reserved)
+        };
+        [of(blocks_total, blocks, 0), of(nodes_total, nodes, reserved)]
     }
 
     /// Tells of levels that were reached since the last look.
@@ -129,6 +138,7 @@ impl Core {
             metadata_used_bytes: nodes * node_bytes,
             metadata_bytes: nodes_total * node_bytes,
             is_reaping: self.ops.is_reaping(),
+            unreaped: self.ops.unreaped.as_ref().map(ToString::to_string),
             damaged: self.ops.damaged.as_ref().map(ToString::to_string),
             volumes: self.entries.iter().map(report).collect(),
         }

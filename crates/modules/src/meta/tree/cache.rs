@@ -128,6 +128,15 @@ impl Cache {
         moved
     }
 
+    /// Forgets all that are on the part, too.
+    #[cfg(test)]
+    pub fn forget_clean(&mut self) {
+        let clean = self.slots.iter().filter(|(_, slot)| slot.standing == Standing::Clean);
+        for address in clean.map(|(&address, _)| address).collect::<Vec<_>>() {
+            self.take(address);
+        }
+    }
+
     /// Memory for a node, with anything in it.
     pub fn memory(&mut self) -> Box<Node> {
         self.spare.pop().unwrap_or_else(Node::unchecked)

@@ -90,12 +90,11 @@ impl Drop for TreeChange<'_> {
 }
 
 impl Trees {
-    /// So many free nodes the commit may take for the maps, whatever is in them, if so many counts more change than by now: each
-    /// node of a map at most once, and those that become two.
-    fn nodes_to_settle(&self, more: u64) -> u64 {
-        let [nodes, blocks] = [&self.nodes, &self.blocks];
-        let [of_nodes, of_blocks] = [nodes, blocks].map(|space| space.deltas.len() as u64 + more);
-        let [map_of_nodes, map_of_blocks] = [nodes, blocks].map(|space| space.state.map_nodes);
+    /// So many free nodes the commit may take for the maps, whatever is in them, if so many counts of nodes and of blocks change:
+    /// each node of a map at most once, and those that become two.
+    fn nodes_to_settle(&self, [of_nodes, of_blocks]: [u64; 2]) -> u64 {
+        let [map_of_nodes, map_of_blocks] =
+            [&self.nodes, &self.blocks].map(|space| space.state.map_nodes);
         if self.canary == TreeCanary::KeepsTooLittle {
             return map_of_nodes + of_blocks.min(map_of_blocks) + of_blocks / 16 + 16;
         }
@@ -105,9 +104,19 @@ impl Trees {
         moved + split + (of_nodes + of_blocks) / 16 + 16
     }
 
-    /// So many nodes are kept for commits and for what gives back, if so many counts more change than by now.
-    fn nodes_kept(&self, more: u64) -> u64 {
-        3 * (self.nodes_to_settle(more) + 2 * CHANGE_NODES)
+    /// Counts that change by now, and so many more.
+    fn counts_with(&self, more: u64) -> [u64; 2] {
+        [&self.nodes, &self.blocks].map(|space| space.deltas.len() as u64 + more)
+    }
+
+    /// So many nodes are kept for commits and for what gives back, if so many counts change.
+    fn nodes_kept(&self, counts: [u64; 2]) -> u64 {
+        3 * (self.nodes_to_settle(counts) + 2 * CHANGE_NODES)
+    }
+
+    /// So many nodes are kept for commits and for what gives back: of the others changes take.
+    pub fn reserved(&self) -> u64 {
+        self.nodes_kept([self.counts_of_change(); 2]).min(self.nodes.state.total)
     }
 
     /// So many counts one change of a user's changes: what leaves refer to that are copied, or given back.
@@ -120,7 +129,8 @@ impl Trees {
 
     /// Whether the commit finds room for all that was changed.
     fn check_reserve(&self) -> Result<(), TreeStop> {
-        if self.nodes.free() >= self.nodes_to_settle(0) || self.canary == TreeCanary::KeepsTooLittle
+        if self.nodes.free() >= self.nodes_to_settle(self.counts_with(0))
+            || self.canary == TreeCanary::KeepsTooLittle
         {
             return Ok(());
         }
@@ -146,8 +156,8 @@ impl Trees {
         }
         // Whoever gives back has to have room for two commits, since what the first one frees is there only for the third.
         let kept = match purpose {
-            Purpose::GivingBack | Purpose::Background => self.nodes_to_settle(0) + CHANGE_NODES,
-            Purpose::Taking => self.nodes_kept(self.counts_of_change()),
+            Purpose::GivingBack | Purpose::Background => self.nodes_to_settle(self.counts_with(0)) + CHANGE_NODES,
+            Purpose::Taking => self.nodes_kept(self.counts_with(self.counts_of_change())),
         };
         if self.nodes.free() < kept {
             let comes = self.nodes.gives_back || !self.nodes.held.is_empty();

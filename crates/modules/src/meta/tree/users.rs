@@ -29,6 +29,11 @@ impl Trees {
         [self.nodes.free().saturating_sub(1), self.blocks.free()]
     }
 
+    /// Nodes, and blocks, that there are by now.
+    pub fn total(&self) -> [u64; 2] {
+        [self.nodes.state.total, self.blocks.state.total]
+    }
+
     /// The value of that key, if there is one. Allocates nothing if the nodes are in memory.
     ///
     /// # Errors

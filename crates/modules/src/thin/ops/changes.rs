@@ -225,11 +225,22 @@ impl Core {
         } else {
             change.delete(row.blocks())?;
         }
-        let (volumes, _) = change.remove(self.volumes, volume)?;
+        let (mut volumes, _) = change.remove(self.volumes, volume)?;
         let (names, _) = change.remove(self.names, volume)?;
+        // What was taken of a snapshot is of what that was of.
+        let is_of = |entry: &Entry| {
+            row.is_read_only && entry.row.origin == volume && entry.row.cut == RowCut::No
+        };
+        let of = self.entries.iter().filter(|(_, entry)| is_of(entry));
+        let of: Vec<_> =
+            of.map(|(&of, entry)| (of, VolumeRow { origin: row.origin, ..entry.row })).collect();
+        for (of, row) in &of {
+            (volumes, _) = change.insert(volumes, *of, row)?;
+        }
         change.apply()?;
         (self.volumes, self.names) = (volumes, names);
         self.entries.remove(&volume);
+        of.into_iter().for_each(|(of, row)| self.set_row(of, row));
         self.ops.reaps = true;
         Ok(PoolDone::Done)
     }

@@ -162,3 +162,86 @@ fn a_volume_grows_and_says_so_when_that_is_durable() {
     world.read_all(volume);
     world.is_right();
 }
+
+#[test]
+fn a_snapshot_of_a_snapshot_outlives_that() {
+    let mut world = World::new(Setup::default());
+    let volume = world.create(SIZE);
+    world.open_volume(volume);
+    world.write(volume, 0, 20);
+    world.wait();
+    let first = world.snapshot(volume);
+    let second = world.snapshot(first);
+    let (name, incarnation) = (world.name(), world.incarnation());
+    let done = world.run(PoolOp::Clone { volume: first, name, incarnation, at: 0 });
+    let Some(PoolDone::Created { volume: clone }) = done else { panic!("{done:?}") };
+    let of_clone = world.snapshot(clone);
+    world.write(volume, 0, 20);
+    world.wait();
+    world.open.clear();
+    for deleted in [first, clone] {
+        assert_eq!(world.run(PoolOp::Delete { volume: deleted }), Some(PoolDone::Done));
+    }
+    let incarnation = world.incarnation();
+    let back = PoolOp::RollBack { volume, to: second, incarnation };
+    assert_eq!(world.run(back), Some(PoolDone::Done), "{:?}", world.op_errors);
+    world.read_all(volume);
+    world.is_right();
+    world.open.clear();
+    // A clone went its own way.
+    let incarnation = world.incarnation();
+    assert_eq!(world.run(PoolOp::RollBack { volume, to: of_clone, incarnation }), None);
+    assert_eq!(world.op_errors.pop(), Some(PoolError::NoSnapshot { volume: of_clone }));
+    world.rest();
+    assert_eq!(world.check(), []);
+}
+
+/// Whether what was deleted comes back although the metadata cannot be read for a while.
+fn delete_unread(canary: PoolCanary) -> bool {
+    let mut world = World::new(Setup { blocks: 400, ..Setup::default() });
+    let volume = world.create(300 * BLOCK);
+    world.open_volume(volume);
+    for first in (0..300 * 8).step_by(200) {
+        world.write(volume, first, 200);
+        world.wait();
+    }
+    world.rest();
+    world.open.clear();
+    let mut world = reopen(world);
+    world.canary(canary);
+    // Whatever that takes beside is in memory then.
+    world.read_all(volume);
+    world.open.clear();
+    world.pool.0.borrow_mut().trees.forget_nodes();
+    world.begin(PoolOp::Delete { volume });
+    while world.has_op() {
+        world.turn();
+        world.pass(10);
+        world.pool.0.borrow_mut().ops.stop_reaping();
+    }
+    world.pool.0.borrow_mut().trees.forget_nodes();
+    world.metadata.fail("read", 1);
+    world.pool.0.borrow_mut().ops.reap_anew();
+    for _ in 0..20 {
+        world.turn();
+        world.pass(300);
+    }
+    assert!(world.pool.report().unreaped.is_some());
+    world.metadata.fail("read", 0);
+    for _ in 0..100 {
+        world.pass(300);
+        world.turn();
+    }
+    let report = world.pool.report();
+    report.data_used_bytes == 0 && !report.is_reaping && report.unreaped.is_none()
+}
+
+#[test]
+fn what_cannot_be_read_for_a_while_comes_back_later() {
+    assert!(delete_unread(PoolCanary::None));
+}
+
+#[test]
+fn giving_back_that_is_not_tried_again_is_found() {
+    assert!(!delete_unread(PoolCanary::ReapsOnce));
+}

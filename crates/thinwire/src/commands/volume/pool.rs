@@ -85,6 +85,9 @@ impl OpenPool<'_> {
     fn reap(&mut self, is_json: bool) -> Outcome {
         let mut said_at = Instant::now();
         while self.pool.report().is_reaping && self.pool.stopped().is_none() {
+            if self.pool.report().unreaped.is_some() {
+                break;
+            }
             if self.signals.take().is_some() {
                 output::complain("interrupted: its blocks come back when the pool is used");
                 return Ok(());
@@ -95,6 +98,12 @@ impl OpenPool<'_> {
                 output::complain(&format!("{} of data are in use", show_size(used)));
             }
             self.turn()?;
+        }
+        if let Some(why) = self.pool.report().unreaped {
+            output::complain(&format!(
+                "it is deleted, and some of its room has not come back: {why}; that is tried again whenever the pool is used, and \
+                 `thinwire volume check` says if it is damaged"
+            ));
         }
         Ok(())
     }
