@@ -458,3 +458,35 @@ def legs_are_added_and_removed(lab):
     disk = Attachment(lab, f"{lab.path('pool.toml')}#home", name="home")
     refused(lab, "volume", "add", f"{lab.path('pool.toml')}#home", images[1], *run_dir, says=["attachment home has", "detach it"])
     disk.detach()
+
+
+@test(seconds=120)
+def what_becomes_of_a_mirror_of_which_a_leg_was_removed(lab):
+    """The last of its legs dies, and is replaced; and two of them are served apart, until somebody says which is the truth."""
+    images, run_dir = [image(lab, f"{name}.img", LEG_MIB) for name in "abc"], ("--run-dir", lab.path("run"))
+    volume = describe(lab, images)
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    check(standings(lab, volume) == ["in sync"] * 3, "a new mirror")
+    thinwire(lab, "volume", "remove", volume, "1", *run_dir, timeout=60)
+    volume = describe(lab, [images[0], images[2]])
+    written(lab, volume)
+    # It is the third by its labels, and the second that is described.
+    os.remove(images[2])
+    new = image(lab, "new.img", LEG_MIB)
+    done = thinwire(lab, "volume", "replace", volume, "2", new, "--degraded", *run_dir, timeout=60)
+    check(f'["{images[0]}", "{new}"]' in done.stderr, done.stderr)
+    volume = describe(lab, [images[0], new])
+    check(standings(lab, volume) == ["in sync", "removed", "in sync"], "there is another")
+    check(data_of(images[0]) == data_of(new), "that has all")
+    for gone in new, images[0]:
+        os.rename(gone, lab.path("away.img"))
+        standings(lab, volume, "--degraded")
+        written(lab, volume)
+        os.rename(lab.path("away.img"), gone)
+    refused(lab, "bench", volume, "--rw", "randread", "--runtime", "0.2", *run_dir, says=["written apart", "resync --from"])
+    # Described as before that leg was removed, it says the same.
+    refused(lab, "bench", describe(lab, [images[0], images[1], new]), "--rw", "randread", "--runtime", "0.2", *run_dir, says=["written apart", "resync --from"])
+    volume = describe(lab, [images[0], new])
+    truth = data_of(new)
+    check(standings(lab, volume, "--from", "2") == ["in sync", "removed", "in sync"], "somebody has said which")
+    check(data_of(images[0]) == data_of(new) == truth, "that is what both have")

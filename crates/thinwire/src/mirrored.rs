@@ -90,9 +90,17 @@ pub fn open_mirror(
     let whole = find_mirror(&seen)
         .map_err(|error| Failure::failed(error.describe(&|place| specs[place].to_string())))?;
     absent.extend(whole.passed_over.iter().map(|(place, why)| format!("{} {why}", specs[*place])));
-    check_description(&whole, options, specs, by.in_order)?;
     let missing = absent.join("; ");
-    let plan = whole.plan(by.wish).map_err(|refusal| refused(&refusal, &whole, specs, &missing))?;
+    let plan = whole
+        .plan(by.wish)
+        .map_err(|refusal| (is_undecided(&refusal), refused(&refusal, &whole, specs, &missing)));
+    // Before somebody has decided that, nobody knows how many legs there are.
+    let plan = match plan {
+        Err((true, failure)) => return Err(failure),
+        plan => plan.map_err(|(_, failure)| failure),
+    };
+    check_description(&whole, options, specs, by)?;
+    let plan = plan?;
     let mut places: Vec<Option<(Box<dyn Volume>, Labels)>> = specs.iter().map(|_| None).collect();
     for ((&place, volume), labels) in of_place.iter().zip(volumes).zip(readers) {
         places[place] = Some((volume, labels));
@@ -136,7 +144,8 @@ pub fn open_mirror(
         let missing = if missing.is_empty() { missing } else { format!("; {missing}") };
         tracing::warn!("mirror {:?}: {}{missing}", whole.name, standings(&whole, specs));
     }
-    Ok((Box::new(mirror), places_of_all(&whole, specs.len())))
+    let legs = whole.described_for(by.wish.from);
+    Ok((Box::new(mirror), places_of(&whole, &legs, specs.len())))
 }
 
 fn label_of(part: SeenPart) -> Option<Label> {
@@ -151,9 +160,9 @@ fn check_description(
     whole: &FoundMirror,
     options: &Options,
     specs: &[VolumeSpec],
-    in_order: bool,
+    by: &Opening<'_>,
 ) -> Outcome {
-    let legs = whole.described();
+    let legs = whole.described_for(by.wish.from);
     if legs.len() != specs.len() {
         return Err(Failure::failed(format!(
             "it is described with {} legs, and has {} by their labels: name all of them, also those that are missing, and none that was removed",
@@ -168,8 +177,8 @@ fn check_description(
     }
     let is_elsewhere =
         |(nth, leg): (usize, &usize)| whole.places[*leg].is_some_and(|place| place != nth);
-    if in_order && legs.iter().enumerate().any(is_elsewhere) {
-        let places = places_of_all(whole, specs.len());
+    if by.in_order && legs.iter().enumerate().any(is_elsewhere) {
+        let places = places_of(whole, &legs, specs.len());
         let legs: Vec<_> = places.iter().map(|(_, place)| specs[*place].to_string()).collect();
         return Err(Failure::failed(format!(
             "who is served remembers its legs by their order, and that is another than in their labels: describe it as children = \
@@ -181,10 +190,23 @@ fn check_description(
 }
 
 /// In which place each leg is described that was not removed. Those that were found nowhere keep the order in which they are.
-fn places_of_all(whole: &FoundMirror, count: usize) -> Vec<(usize, usize)> {
+pub fn places_of_all(whole: &FoundMirror, count: usize) -> Vec<(usize, usize)> {
+    places_of(whole, &whole.described(), count)
+}
+
+/// The same, of these legs.
+fn places_of(whole: &FoundMirror, legs: &[usize], count: usize) -> Vec<(usize, usize)> {
     let mut others = (0..count).filter(|place| !whole.places.contains(&Some(*place)));
-    let legs = whole.described().into_iter();
-    legs.filter_map(|leg| Some((leg, whole.places[leg].or_else(|| others.next())?))).collect()
+    let legs = legs.iter();
+    legs.filter_map(|&leg| Some((leg, whole.places[leg].or_else(|| others.next())?))).collect()
+}
+
+/// Which of the legs that are there are the truth somebody has to say.
+fn is_undecided(refusal: &OpeningRefusal) -> bool {
+    matches!(
+        refusal,
+        OpeningRefusal::SplitBrain { .. } | OpeningRefusal::NoneInSync | OpeningRefusal::Old { .. }
+    )
 }
 
 /// What its labels say of these.
@@ -228,9 +250,7 @@ pub fn refused(
             text += ": `thinwire volume resync --degraded` goes on without them";
             return Failure::absent(text);
         }
-        OpeningRefusal::SplitBrain { .. }
-        | OpeningRefusal::NoneInSync
-        | OpeningRefusal::Old { .. } => {
+        refusal if is_undecided(refusal) => {
             text += ": `thinwire volume resync --from LEG` takes one for the truth";
         }
         _ => {}

@@ -151,10 +151,36 @@ impl FoundMirror {
 
     /// Legs that were not removed, which are those that are described.
     pub fn described(&self) -> Vec<usize> {
-        let wish = OpeningWish { degraded: true, ..OpeningWish::default() };
-        let recorded = self.plan(wish).map(|plan| plan.recorded.legs).unwrap_or_default();
-        let is_removed = |leg: usize| matches!(recorded.get(leg), Some(LegState::Removed { .. }));
+        self.described_for(None)
+    }
+
+    /// The same, where this leg is to be the truth: as that one knows it. Where nobody knows which label is right, a leg was removed if
+    /// each of those says so that may be.
+    pub fn described_for(&self, from: Option<usize>) -> Vec<usize> {
+        let wish = OpeningWish { degraded: true, from, change: None };
+        let recorded = match self.plan(wish) {
+            Ok(plan) => vec![plan.recorded],
+            Err(_) => self.newest(),
+        };
+        let says = |state: &MirrorState, leg: usize| {
+            matches!(state.legs.get(leg), Some(LegState::Removed { .. }))
+        };
+        let is_removed =
+            |leg: usize| !recorded.is_empty() && recorded.iter().all(|state| says(state, leg));
         (0..self.places.len()).filter(|leg| !is_removed(*leg)).collect()
+    }
+
+    /// What those legs say that have all data by their own labels, and that none of them knows as older; all that are there where none has.
+    fn newest(&self) -> Vec<MirrorState> {
+        let there = || (0..).zip(&self.states).filter_map(|(leg, own)| Some((leg, own.as_ref()?)));
+        let whole: Vec<(usize, &MirrorState)> =
+            there().filter(|(leg, own)| own.legs[*leg] == LegState::InSync).collect();
+        let is_older = |(leg, own): &(usize, &MirrorState)| {
+            whole.iter().any(|(_, other)| knows_as_older(other, *leg, own.generation))
+        };
+        let newest: Vec<_> = whole.iter().filter(|leg| !is_older(leg)).copied().collect();
+        let newest = if newest.is_empty() { there().collect() } else { newest };
+        newest.into_iter().map(|(_, own)| own.clone()).collect()
     }
 
     /// As what it can be opened.

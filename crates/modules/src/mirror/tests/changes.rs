@@ -21,22 +21,34 @@ fn clean(legs: usize) -> Vec<Option<Content>> {
     (0..legs).map(|leg| Some(formatted(leg, &state(9, &vec![InSync; legs]), [0, 0]))).collect()
 }
 
-/// As a program opens it: what is there is found by its labels, in whatever order.
-fn open(
-    contents: &[Option<Content>],
-    wish: OpeningWish,
-    canary: MirrorCanary,
-) -> Result<World, String> {
+/// What is there, and what the labels make of it, in whatever order.
+struct Seen {
+    whole: FoundMirror,
+    disks: Vec<Disk>,
+    legs: Vec<Option<MirrorLeg>>,
+}
+
+fn find(contents: &[Option<Content>]) -> Result<Seen, String> {
     let there: Vec<_> = contents.iter().flatten().cloned().collect();
     let disks: Vec<_> = there.into_iter().map(|content| Disk::new(DISK_BYTES, content)).collect();
-    let mut found: Vec<_> = disks.iter().map(leg).collect();
+    let legs: Vec<_> = disks.iter().map(leg).collect();
     let seen = |leg: &Option<MirrorLeg>| {
         let label = leg.as_ref()?.label.clone();
         let found = FoundLabel { label, passed_over: None };
         Some(SeenPart { found: Ok(Finding::Label(Box::new(found))), content: Identity::default() })
     };
-    let seen: Vec<_> = found.iter().map(seen).collect();
+    let seen: Vec<_> = legs.iter().map(seen).collect();
     let whole = find_mirror(&seen).map_err(|e| e.describe(&|place| format!("disk {place}")))?;
+    Ok(Seen { whole, disks, legs })
+}
+
+/// As a program opens it.
+fn open(
+    contents: &[Option<Content>],
+    wish: OpeningWish,
+    canary: MirrorCanary,
+) -> Result<World, String> {
+    let Seen { whole, disks, legs: mut found } = find(contents)?;
     let legs = whole.places.iter().enumerate().map(|(leg, place)| {
         let at = found[(*place)?].take()?;
         Some(MirrorLeg { label: whole.label(leg, at.label.clone()), ..at })
@@ -285,6 +297,52 @@ fn what_was_removed_is_old_for_good_and_its_place_is_free() {
     let mut world = open(&all, wish(None, false), MirrorCanary::None).unwrap();
     world.heal().unwrap();
     assert_eq!((differ(&world.disks), standing_of(&world)), (None, vec![InSync; 3]));
+}
+
+/// Legs that were served apart after one was removed: that one is none, whichever is taken for the truth. Where only one of them knows of that, whoever is
+/// taken says so.
+#[test]
+fn a_leg_that_was_removed_is_none_also_where_nobody_knows_which_is_right() {
+    let after = |all: &[Option<Content>], change, degraded| {
+        let mut world = open(all, wish(change, degraded), MirrorCanary::None).unwrap();
+        world.write(SMALL, 1, 2, false);
+        world.wait();
+        world.mirror.close();
+        world.pass(3);
+        contents(&world)
+    };
+    let remove = Some(LegChange::Remove(1));
+    let all = after(&clean(3), None, false);
+    let without = after(&all, remove, false);
+    let only = |all: &[Option<Content>], leg: usize| {
+        let mut only = vec![None; 3];
+        only[leg] = all[leg].clone();
+        only
+    };
+    let apart = |all: &[Option<Content>], changes: [Option<LegChange>; 2]| {
+        let [one, other] = [(0, changes[0]), (2, changes[1])]
+            .map(|(leg, change)| after(&only(all, leg), change, true).remove(0));
+        [one, None, other]
+    };
+    let described = |all: &[Option<Content>]| {
+        let whole = find(all).unwrap().whole;
+        let plan = whole.plan(wish(None, false));
+        assert!(matches!(plan, Err(OpeningRefusal::SplitBrain { .. })), "{plan:?}");
+        [None, Some(0), Some(2)].map(|from| whole.described_for(from))
+    };
+    let both = apart(&without, [None; 2]);
+    assert_eq!(described(&both), [[0, 2]; 3]);
+    let whole = find(&both).unwrap().whole;
+    assert_eq!(whole.described(), [0, 2]);
+    for from in [0, 2] {
+        let wish = OpeningWish { from: Some(from), ..wish(None, false) };
+        let mut world = open(&both, wish, MirrorCanary::None).unwrap();
+        world.heal().unwrap();
+        assert!(matches!(standing_of(&world)[..], [InSync, Removed { .. }, InSync]));
+    }
+    // One of them has removed it by itself.
+    let one = apart(&all, [remove, None]);
+    assert_eq!(described(&one), [vec![0, 1, 2], vec![0, 2], vec![0, 1, 2]]);
 }
 
 /// Two that each added another leg are not put together, whatever else they say; and there is an end to it.

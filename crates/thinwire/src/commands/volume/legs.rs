@@ -237,7 +237,7 @@ pub fn remove(spec: &VolumeSpec, which: &str, how: Daring, common: &VolumeCommon
     let wish = OpeningWish { degraded: how.degraded, from: None, change };
     let plan = before.plan(wish);
     plan.map_err(|refusal| refused(&refusal, &before, children, ""))?;
-    let place = place_of(&before, leg);
+    let place = place_of(spec, &before, children, leg)?;
     let mut described = spec.clone();
     if let VolumeSpec::Over { children, .. } = &mut described {
         children.remove(place);

@@ -17,7 +17,7 @@ use crate::cli::VolumeCommon;
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::last_resort::catch_signals;
-use crate::mirrored::{Entropy, refused};
+use crate::mirrored::{Entropy, places_of_all, refused};
 use crate::open::{Ending, OpenVolume, VolumeOptions, Wait, let_go, let_go_failed, open_volume};
 use crate::output;
 use crate::signals::Signals;
@@ -53,7 +53,7 @@ pub fn replace(wanted: &Replacement<'_>, common: &VolumeCommon) -> Outcome {
     check_leg(spec, &before, leg)?;
     let plan = before.plan(wish);
     plan.map_err(|refusal| refused(&refusal, &before, children, ""))?;
-    let place = place_of(&before, leg);
+    let place = place_of(spec, &before, children, leg)?;
     let new = wanted.new.unwrap_or(&children[place]);
     if before.places[leg] == Some(place) && wanted.new.is_none() {
         return Err(Failure::usage(format!(
@@ -149,11 +149,23 @@ pub(super) fn find(
     Ok((whole, seen))
 }
 
-/// Where the description names this leg.
-pub(super) fn place_of(whole: &FoundMirror, leg: usize) -> usize {
-    let is_free = |place: &usize| !whole.places.contains(&Some(*place));
-    let free = || (0..whole.places.len()).find(is_free);
-    whole.places[leg].or_else(|| Some(leg).filter(is_free)).or_else(free).unwrap_or(leg)
+/// Where the description names this leg, which it has: also one that was found in none of its places.
+pub(super) fn place_of(
+    spec: &VolumeSpec,
+    whole: &FoundMirror,
+    children: &[VolumeSpec],
+    leg: usize,
+) -> Outcome<usize> {
+    let (described, count) = (whole.described().len(), children.len());
+    if described != count {
+        return Err(Failure::failed(format!(
+            "{spec} is described with {count} legs, and has {described} by their labels: name all of them, also those that are missing, \
+             and none that was removed"
+        )));
+    }
+    let places = places_of_all(whole, count);
+    let found = places.into_iter().find_map(|(other, place)| (other == leg).then_some(place));
+    found.ok_or_else(|| Failure::failed(format!("leg {leg} of {spec} is described nowhere")))
 }
 
 /// Opens the mirror until it is on record which legs it has from now on.
@@ -312,4 +324,69 @@ fn label_part(
         ended.map_err(|e| Failure::failed(format!("{new} {e}")))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use thinwire_modules::Options;
+    use thinwire_modules::mirror::LegState;
+
+    use super::*;
+
+    /// Of legs some were removed and others are missing: each that is described has a place of its own, that of one that is there is where
+    /// it was found, and the others keep their order.
+    #[test]
+    fn each_leg_that_is_described_has_a_place_whatever_was_removed_or_is_missing() {
+        const LEGS: usize = 4;
+        let path = |leg: usize| format!("/leg{leg}").parse::<VolumeSpec>().unwrap();
+        for (removed, missing) in
+            (0..1 << LEGS).flat_map(|one| (0..1 << LEGS).map(move |o| (one, o)))
+        {
+            let is_in = |legs: u32, leg: &usize| legs >> leg & 1 == 1;
+            let legs: Vec<_> = (0..LEGS).filter(|leg| !is_in(removed, leg)).collect();
+            if legs.len() < 2 || legs.iter().all(|leg| is_in(missing, leg)) {
+                continue;
+            }
+            let stands = |leg| match is_in(removed, &leg) {
+                true => LegState::Removed { at: [3; 16].into() },
+                false => LegState::InSync,
+            };
+            let mut state = MirrorState::of_new(LEGS, (1 << 20, 4096), 0, &mut Entropy).remove(0);
+            state.legs = (0..LEGS).map(stands).collect();
+            for is_turned in [false, true] {
+                let mut described = legs.clone();
+                if is_turned {
+                    described.reverse();
+                }
+                let place = |leg| described.iter().position(|other| *other == leg);
+                let is_there = |leg: &usize| !is_in(missing | removed, leg);
+                let places: Vec<_> =
+                    (0..LEGS).map(|leg| place(leg).filter(|_| is_there(&leg))).collect();
+                let states = places.iter().map(|place| place.map(|_| state.clone())).collect();
+                let whole = FoundMirror {
+                    options: Options::default(),
+                    name: "home".into(),
+                    uuid: [1; 16],
+                    bytes: 1 << 20,
+                    parts: vec![LabelPart { uuid: [2; 16], bytes: 1 << 20 }; LEGS],
+                    places,
+                    states,
+                    passed_over: Vec::new(),
+                };
+                let children: Vec<_> = described.iter().copied().map(path).collect();
+                let of = |leg: &usize| place_of(&path(9), &whole, &children, *leg).unwrap();
+                let mut found: Vec<_> = legs.iter().map(of).collect();
+                for (leg, place) in legs.iter().zip(&found).filter(|(leg, _)| is_there(leg)) {
+                    assert_eq!(Some(*place), whole.places[*leg]);
+                }
+                let lacking = legs.iter().zip(&found).filter(|(leg, _)| !is_there(leg));
+                let lacking: Vec<_> = lacking.map(|(_, place)| *place).collect();
+                assert!(lacking.is_sorted(), "{removed:b}, {missing:b}: {lacking:?}");
+                found.sort_unstable();
+                assert_eq!(found, (0..legs.len()).collect::<Vec<_>>(), "{removed:b}, {missing:b}");
+                let short = place_of(&path(9), &whole, &children[1..], legs[0]).unwrap_err();
+                assert!(short.message.contains("is described with"), "{short}");
+            }
+        }
+    }
 }
