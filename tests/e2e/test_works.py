@@ -45,6 +45,14 @@ def a_mirror_in_use_is_paused_scrubbed_and_resumed(lab):
     check([node["depth"] for node in nodes] == [0, 1, 1] and nodes[1]["bytes"] == LEG_MIB << 20, nodes)
     check([node["state"] for node in nodes] == [None, "attached", "attached"], nodes)
     fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 2, seconds=25)
+    # Each of them is counted for itself, with how long it takes.
+    until("all of it is used", 20, lambda: all(node["io"]["write_iops"] and node["io"]["latency_ns"] for node in works.nodes()))
+    mirror, *legs = (node["io"] for node in works.nodes())
+    check(all(leg["writes"] >= mirror["writes"] // 2 for leg in legs), works.nodes())
+    drawn = thinwire(lab, "status", "home", "--run-dir", lab.path("run")).stdout
+    check("LATENCY" in drawn and "leg 1, in sync" in drawn and "/s" in drawn, drawn)
+    told = json.loads(thinwire(lab, "status", "home", "--json", "--run-dir", lab.path("run")).stdout)["attachments"][0]["nodes"]
+    check([node["depth"] for node in told] == [0, 1, 1] and told[0]["io"]["completed"] > 0, told)
     said = works.do("scrub", "--wait", "--pace", "100").stdout
     check("all as it was written" in said, said)
     check(works.nodes()[0]["work"]["percent"] == 100, "the pace stays")
@@ -60,6 +68,7 @@ def a_mirror_in_use_is_paused_scrubbed_and_resumed(lab):
     until("the leg is back", 40, lambda: works.standing() == ["in sync", "resyncing"])
     lacked = works.nodes()[2]["lacks"]
     check(lacked > 0, works.nodes())
+    before = works.nodes()[2]["io"]["written_bytes"]
     time.sleep(1)
     check(works.nodes()[2]["lacks"] == lacked, "nothing is copied")
     done = works.do("resync", "--wait", expect=None)
@@ -67,6 +76,11 @@ def a_mirror_in_use_is_paused_scrubbed_and_resumed(lab):
     works.do("resume")
     shown = works.do("resync", "--wait").stdout
     check("leg 0, in sync" in shown and "leg 1, in sync" in shown, shown)
+    # It is counted on where it was, though it is another attachment now.
+    nodes = works.nodes()
+    copied = nodes[0]["work"]["copied"]
+    check(0 < copied <= lacked and nodes[2]["io"]["written_bytes"] - before >= copied, nodes)
+    until("nobody uses it", 20, lambda: not any(works.nodes()[0]["io"][rate] for rate in ("read_iops", "write_iops", "latency_ns")))
     disk.detach()
     check(data_of(images[0]) == data_of(images[1]), "it has what it lacked")
 

@@ -65,6 +65,7 @@ mod integrity;
 mod linear;
 mod manual;
 pub mod meta;
+mod metered;
 pub mod mirror;
 #[cfg(test)]
 mod observed;
@@ -97,6 +98,7 @@ pub use integrity::{
 };
 pub use linear::Linear;
 pub use manual::{MANUAL, ManualPage};
+pub use metered::{METER_WINDOW, Meter, MeterRates, MeterReport, Metered, NodeStage, StageClock};
 pub use options::{ModuleOption, OptionUnit, Options};
 pub use qos::{Qos, QosLimit, QosLimits};
 pub use readonly::Readonly;

@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use thinwire_modules::StageClock;
 use thinwire_proto::{Stage, StageObserver, StageSums};
 use thinwire_wire::clock_kind;
 
@@ -120,6 +121,13 @@ impl StageClocks {
             .collect();
         rounds.sort_unstable();
         rounds[rounds.len() / 2] as f64 / f64::from(LOOKS)
+    }
+}
+
+impl StageClock for StageClocks {
+    #[inline]
+    fn measure(&self) -> Option<u64> {
+        self.is_on().then(|| self.now())
     }
 }
 

@@ -17,6 +17,7 @@ use thinwire_modules::mirror::OpeningWish;
 use thinwire_modules::thin::ThinPool;
 
 use crate::attachment::shown::Shown;
+use crate::bench::NodeStages;
 use crate::cli::{Submission, WhenAwayArg, WireArgs};
 use crate::control::{BatchStatus, IntegrityStatus, LeafStatus, PathStatus, State};
 use crate::error::{Failure, Outcome};
@@ -296,7 +297,18 @@ pub trait OpenVolume {
         Ok(None)
     }
 
-    /// The time on the stage clock that runs, in ns; 0 for local volumes.
+    /// Runs the stage clock of this `clock_kind` in a volume made of others, at the borders of all that it is made of, from now on, while
+    /// nothing is outstanding.
+    fn begin_node_stages(&mut self, kind: u8) {
+        let _ = kind;
+    }
+
+    /// What that has shown: the volume, and behind it all that it is made of; empty of any other volume.
+    fn node_stages(&self) -> Vec<NodeStages> {
+        Vec::new()
+    }
+
+    /// The time on the stage clock that runs, in ns; 0 for local volumes that are made of nothing.
     fn stage_ns(&self) -> u64 {
         0
     }

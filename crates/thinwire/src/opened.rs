@@ -21,7 +21,7 @@ use thinwire_initiator::Initiator;
 use thinwire_modules::cuts::Cutter;
 use thinwire_modules::thin::ThinPool;
 use thinwire_node::PartId;
-use thinwire_proto::StageSums;
+use thinwire_proto::{StageObserver, StageSums};
 use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::{Unaligned, Volume};
 
@@ -30,6 +30,7 @@ use self::top::Top;
 use self::tree::Leaf;
 use crate::attachment::shown::Shown;
 use crate::attachment::writing_down::{self, WritingDown};
+use crate::bench::NodeStages;
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::mirrored::longest_leg_timeout;
@@ -276,8 +277,32 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
         }
     }
 
+    fn begin_node_stages(&mut self, kind: u8) {
+        self.below.host.shard().links().clocks().ask(kind);
+        for node in self.below.bottom.outline() {
+            node.meter.iter().for_each(|meter| meter.reset_stage());
+        }
+    }
+
+    fn node_stages(&self) -> Vec<NodeStages> {
+        let mut nodes: Vec<NodeStages> = Vec::new();
+        let mut is_of_pool = false;
+        for OutlineNode { depth, name, meter, pool, .. } in self.below.bottom.outline() {
+            let Some(meter) = meter else { continue };
+            let mut stage = meter.stage();
+            // Its volumes do not go through the pool, as others see it, but what that has below is below them.
+            if let Some(volume) = nodes.last_mut().filter(|_| is_of_pool) {
+                volume.stage.below = volume.stage.below.wrapping_add(stage.below);
+                stage.below = 0;
+            }
+            is_of_pool = pool.is_some();
+            nodes.push(NodeStages { depth, name, stage });
+        }
+        nodes
+    }
+
     fn stage_ns(&self) -> u64 {
-        match self.below.bottom.has_remote() {
+        match self.below.bottom.has_remote() || self.below.bottom.is_made_of_others() {
             true => self.below.host.shard().links().clocks().now(),
             false => 0,
         }

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thinwire_volume::{MirrorReport, ScrubReport, Work, WorkPace};
 
-use crate::control::Response;
+use crate::control::{IoStatus, Response};
 use crate::opened::OutlineNode;
+use crate::output;
 use crate::size::show_size;
 use crate::trees::NodeName;
 
@@ -72,6 +73,9 @@ pub struct NodeStatus {
     pub lacks: u64,
     /// Of one that is reached over links: `attached` or `away`; `absent` of what was not there when it was opened.
     pub state: Option<String>,
+    /// What has gone to it, and how fast that goes; null from a process of an earlier version.
+    #[serde(default)]
+    pub io: Option<IoStatus>,
     /// What it does for itself; null if it is nothing that does.
     pub work: Option<WorkStatus>,
 }
@@ -85,6 +89,9 @@ pub struct WorkStatus {
     pub percent: u8,
     /// Bytes that are left to be copied or checked at most, those of the scrub not among them.
     pub left: u64,
+    /// Bytes that were copied to legs since it was opened, of each leg; 0 of what is no mirror, and from a process of an earlier version.
+    #[serde(default)]
+    pub copied: u64,
     /// What is left cannot be copied for now: it is tried again.
     pub held_up: bool,
     /// It has stopped for good.
@@ -203,9 +210,17 @@ pub fn perform(ask: &WorkAsk, outline: &[OutlineNode], show: ShowWorks<'_>) -> R
             act(work, action, percent);
         }
     });
+    Response::Volume { nodes: draw(tree, show) }
+}
+
+/// How all of a tree stands; none if it is no tree.
+pub fn draw(tree: &[OutlineNode], show: ShowWorks<'_>) -> Vec<NodeStatus> {
+    if tree.is_empty() {
+        return Vec::new();
+    }
     let mut works = Works::new();
     show(&mut |work| _ = works.insert(work.whole(), status_of(work)));
-    Response::Volume { nodes: statuses(tree, &works) }
+    statuses(tree, &works)
 }
 
 /// A mirror reads all of its legs: what those are made of has no need of another scrub.
@@ -246,6 +261,7 @@ fn status_of(work: &dyn Work) -> (WorkStatus, Option<MirrorReport>) {
         paused: pace.is_paused,
         percent: pace.percent,
         left,
+        copied: mirror.as_ref().map_or(0, |mirror| mirror.copied),
         held_up: mirror.as_ref().is_some_and(|mirror| mirror.is_held_up),
         stopped: mirror.as_ref().is_some_and(|mirror| mirror.has_stopped),
         busy: left > 0 || mirror.as_ref().is_some_and(|mirror| !mirror.is_settled()),
@@ -276,10 +292,34 @@ fn statuses(tree: &[OutlineNode], works: &Works) -> Vec<NodeStatus> {
             standing: stands.map(|leg| leg.standing.name().to_owned()),
             lacks: stands.map_or(0, |leg| leg.lacks),
             state: node.state.map(str::to_owned),
+            io: node.meter.as_ref().map(|meter| {
+                let io = IoStatus::of(&meter.report());
+                // What nobody drives does not hear that time goes on.
+                if matches!(node.state, None | Some("attached")) { io } else { io.at_rest() }
+            }),
             work: work.map(|(status, _)| status.clone()),
         });
     }
     found
+}
+
+/// The tree, for people: a line for each volume, below what it is a part of.
+pub fn drawn(nodes: &[NodeStatus]) -> String {
+    let row = |node: &NodeStatus| {
+        let [read, written, latency] = node.io.map_or_else(Default::default, |io| io.rates());
+        vec![
+            format!("{}{}", "  ".repeat(node.depth), node.name),
+            node.kind.clone(),
+            if node.bytes == 0 { "-".into() } else { show_size(node.bytes) },
+            node.describe(),
+            read,
+            written,
+            latency,
+        ]
+    };
+    let rows: Vec<_> = nodes.iter().map(row).collect();
+    let header = ["VOLUME", "KIND", "SIZE", "STATE", "READ", "WRITTEN", "LATENCY"];
+    output::table(&header, &rows)
 }
 
 impl NodeStatus {
@@ -308,6 +348,9 @@ impl WorkStatus {
         if self.left > 0 {
             let what = if kind == "mirror" { "copy" } else { "check" };
             said.push(format!("{} left to {what} at most", show_size(self.left)));
+        }
+        if self.copied > 0 {
+            said.push(format!("{} copied", show_size(self.copied)));
         }
         if self.held_up {
             said.push("held up, and tried again".into());

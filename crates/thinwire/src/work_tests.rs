@@ -1,8 +1,12 @@
 //! What is asked reaches the works that it is about, and no others.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 
-use thinwire_volume::{LegReport, LegStanding, Scrub};
+use thinwire_buffer::Time;
+use thinwire_modules::{METER_WINDOW, Meter, Metered};
+use thinwire_volume::testing::Puppet;
+use thinwire_volume::{Io, LegReport, LegStanding, Op, Scrub, Volume};
 
 use super::*;
 
@@ -183,6 +187,26 @@ fn a_tree_is_told_with_how_all_of_it_stands() {
     // Asked for by itself, it is nobody's leg.
     let sums = nodes(ask(&mut works, &outline, "sums", WorkAction::Status, None));
     assert_eq!((sums[0].leg, &sums[0].standing), (None, &None));
+}
+
+/// What nobody drives any more does not hear that time has passed: its rates are of the time before.
+#[test]
+fn what_is_away_has_counters_and_no_rates() {
+    let (mut outline, mut works) = tree();
+    let meter = Rc::new(Meter::default());
+    let mut used =
+        Metered::new(Box::new(Puppet::new(1, Puppet::GEOMETRY)), meter.clone(), None, None);
+    used.turn(Time(1));
+    used.submit(Io::new(1, Op::Read, 0, 512));
+    used.turn(Time(1) + METER_WINDOW);
+    outline[4].meter = Some(meter);
+    for (state, rate) in [(Some("attached"), 1), (Some("away"), 0)] {
+        outline[4].state = state;
+        let all = nodes(ask(&mut works, &outline, "all", WorkAction::Status, None));
+        let io = all[4].io.expect("it has a meter");
+        assert_eq!((io.reads, io.read_iops), (1, rate), "{state:?}");
+        assert_eq!(all.iter().filter(|node| node.io.is_some()).count(), 1);
+    }
 }
 
 #[test]

@@ -9,11 +9,12 @@ use thinwire::cli::{Cli, Command};
 use thinwire::config::TargetSettings;
 use thinwire::control::{
     AttachmentStatus, BatchStatus, CacheStatus, ControlCounters, ExportStatus, IntegrityStatus,
-    KeyStatus, LeafStatus, LimitStatus, LinkStatus, MeasureStatus, MirrorLegStatus, MirrorStatus,
-    OfferStatus, PathStatus, PrivilegesStatus, SessionKeyStatus, SessionStatus, State,
-    TargetCounters, TargetState, WriterStatus,
+    IoStatus, KeyStatus, LeafStatus, LimitStatus, LinkStatus, MeasureStatus, MirrorLegStatus,
+    MirrorStatus, OfferStatus, PathStatus, PrivilegesStatus, SessionKeyStatus, SessionStatus,
+    State, TargetCounters, TargetState, WriterStatus,
 };
 use thinwire::rundir::SCHEMA;
+use thinwire::work::{NodeStatus, WorkStatus};
 use thinwire_target::Limit;
 
 const DOCUMENTS: [&str; 16] = [
@@ -284,6 +285,7 @@ fn the_json_of_status_is_what_its_document_says() {
         integrity: None,
         cache: None,
         mirrors: Vec::new(),
+        nodes: Vec::new(),
         spin: None,
         control: None,
         detail: None,
@@ -348,7 +350,11 @@ fn the_json_of_status_is_what_its_document_says() {
     let session_key = SessionKeyStatus { name, id, suite, rekeys: 0 };
     let target = thinwire::health::empty_status("node", TargetState::Serving, true, 1);
     let mirror_leg = MirrorLegStatus { standing: String::new(), lacks: 0 };
-    let all: [(&str, Vec<String>); 21] = [
+    let node = NodeStatus { io: None, ..NodeStatus::default() };
+    let all: [(&str, Vec<String>); 24] = [
+        ("### A volume in a tree", keys(&node)),
+        ("### The I/Os of a volume", keys(&IoStatus::default())),
+        ("### The work of a volume", keys(&WorkStatus::default())),
         ("### An attachment", keys(&attachment)),
         ("### A path", keys(&path)),
         ("### A leaf", keys(&leaf)),

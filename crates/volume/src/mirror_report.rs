@@ -13,6 +13,8 @@ pub struct MirrorReport {
     /// Blocks that did not fit the sum of a leg, or could not be read there, and were written again from another since it was opened: as
     /// many as legs had.
     pub mended: u64,
+    /// Bytes that were copied to legs since it was opened, of each.
+    pub copied: u64,
     /// Of each leg.
     pub legs: Vec<LegReport>,
 }

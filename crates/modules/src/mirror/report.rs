@@ -54,6 +54,7 @@ impl Mirror {
             has_stopped: self.stopped.is_some(),
             is_held_up: self.record.is_given_up(self.now) || self.resync.is_held_up(self.now),
             mended: self.scrub.mended,
+            copied: self.resync.copied_bytes,
             legs: self.legs().enumerate().map(report).collect(),
         }
     }

@@ -58,6 +58,8 @@ pub(super) struct Resync {
     has_passed: bool,
     /// Nothing is begun before.
     pub retry_at: Time,
+    /// What was written to legs, of each.
+    pub copied_bytes: u64,
 }
 
 impl Resync {
@@ -172,6 +174,7 @@ impl Mirror {
         let Task::Copy(copy) = &mut job.task else { return };
         let targets = copy.targets & active;
         if copy.is_read {
+            self.resync.copied_bytes += len * u64::from((ok & targets).count_ones());
             bits(failed & targets).for_each(|leg| self.drop_if_spare(leg, false));
             return self.end_copy(id, true);
         }

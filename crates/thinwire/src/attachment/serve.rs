@@ -29,7 +29,7 @@ use crate::open::{Ending, OpenVolume, Unheard, Wait};
 use crate::pool::{PoolAsk, PoolDesk};
 use crate::rundir::{Claim, Record};
 use crate::signals::{Signals, signal_name};
-use crate::work::{WorkAsk, perform};
+use crate::work::{NodeStatus, WorkAsk, draw, perform};
 
 /// A detach that has nothing to write back waits for so long for a target that is away: one that is
 /// just being restarted learns that its export is free.
@@ -492,6 +492,18 @@ enum Leaving {
     Waiting,
 }
 
+impl View<'_> {
+    /// All that the volume is made of; nothing of one that is made of nothing.
+    fn nodes(&self) -> Vec<NodeStatus> {
+        let outline = self.open.outline();
+        if outline.len() < 2 {
+            return Vec::new();
+        }
+        let shown = self.shown;
+        draw(&outline, &mut |visit| shown.with(|part| part.works(visit)))
+    }
+}
+
 impl Controlled for View<'_> {
     fn status(&self) -> Response {
         let health = self.open.health();
@@ -524,6 +536,7 @@ impl Controlled for View<'_> {
             integrity: health.integrity,
             mirrors: MirrorStatus::of(&self.shown.look(FacePart::mirrors)),
             cache: CacheStatus::of(self.shown.look(FacePart::cache)),
+            nodes: self.nodes(),
             spin: Some(self.spin.to_string()),
             control: None,
             detail: health.detail,

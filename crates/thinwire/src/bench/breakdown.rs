@@ -11,6 +11,8 @@
 //! benchmark. A row follows the last frame of a message: what is done for earlier frames while
 //! later ones are on the wire delays nothing.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use thinwire_proto::StageSums;
 
@@ -56,8 +58,8 @@ pub struct BreakdownCell {
 /// A stage.
 #[derive(Clone, Debug, Serialize)]
 pub struct BreakdownRow {
-    /// Its name in the document.
-    pub row: &'static str,
+    /// Its name in the document; of a volume made of others that of each volume in it.
+    pub row: Cow<'static, str>,
     /// All time.
     pub physical_us: StageMean,
     /// The time in which its thread had a processor; null for stages that no one thread crosses.
@@ -176,8 +178,8 @@ impl BreakdownCell {
         let v = cpu.own();
         let total = tally.latency_ns.mean() / 1000.0;
         let time = |mean| StageMean { mean: round(mean) };
-        let row = |row, physical_us: f64, virtual_us: Option<f64>| BreakdownRow {
-            row,
+        let row = |row: &'static str, physical_us: f64, virtual_us: Option<f64>| BreakdownRow {
+            row: row.into(),
             physical_us: time(physical_us),
             virtual_us: virtual_us.map(time),
         };
@@ -227,24 +229,26 @@ impl Breakdown {
             text += "the two sides' clocks are not one: network is what the initiator waited less what \
                      the target took\n\n";
         }
-        text += &format!("{:<NAME$}", "");
+        let names = self.cells.first().map_or(&[][..], |cell| &cell.breakdown[..]);
+        let longest = names.iter().map(|row| row.row.chars().count() + 1).max();
+        let width = longest.unwrap_or(NAME).max(NAME);
+        text += &format!("{:<width$}", "");
         for cell in &self.cells {
             let word = if cell.report.rw.contains("read") { "read" } else { "write" };
             column(&mut text, &format!("{word} {}", show_size(u64::from(cell.report.bs))));
         }
-        let names = self.cells.first().map_or(&[][..], |cell| &cell.breakdown[..]);
         for (at, name) in names.iter().enumerate() {
-            if matches!(name.row, "remainder" | "total") {
-                text += &format!("\n{}", "-".repeat(NAME + 17 * self.cells.len()));
+            if matches!(&*name.row, "remainder" | "total") {
+                text += &format!("\n{}", "-".repeat(width + 17 * self.cells.len()));
             }
-            text += &format!("\n{:<NAME$}", name.row);
+            text += &format!("\n{:<width$}", name.row);
             for cell in &self.cells {
                 let row = &cell.breakdown[at];
                 let cpu = row.virtual_us.map_or(String::new(), |t| format!(" ({:.2})", t.mean));
                 column(&mut text, &format!("{:.2}{cpu}", row.physical_us.mean));
             }
         }
-        text += &format!("\n{:<NAME$}", "MiB/s");
+        text += &format!("\n{:<width$}", "MiB/s");
         for cell in &self.cells {
             column(&mut text, &format!("{:.1}", cell.report.mib_per_s));
         }
@@ -252,7 +256,7 @@ impl Breakdown {
     }
 }
 
-fn round(value: f64) -> f64 {
+pub(super) fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
@@ -310,8 +314,8 @@ mod tests {
         BreakdownCell::new(report, &tally, &run, &run, 30.0)
     }
 
-    fn physical(cell: &BreakdownCell) -> Vec<(&'static str, f64)> {
-        cell.breakdown.iter().map(|r| (r.row, r.physical_us.mean)).collect()
+    fn physical(cell: &BreakdownCell) -> Vec<(&str, f64)> {
+        cell.breakdown.iter().map(|r| (&*r.row, r.physical_us.mean)).collect()
     }
 
     fn text(cell: BreakdownCell) -> String {
@@ -363,7 +367,8 @@ mod tests {
     #[test]
     fn stamps_that_disagree_are_in_the_remainder() {
         for (behind, lacking) in [(40_000, 30.0), (40_000u64.wrapping_neg(), 22.0)] {
-            let rows = physical(&cell(7, behind));
+            let cell = cell(7, behind);
+            let rows = physical(&cell);
             let (name, remainder) = rows[11];
             assert_eq!(name, "remainder");
             assert!((remainder - 0.5 + lacking).abs() < 0.1, "{rows:?}");

@@ -89,7 +89,7 @@ pub struct BenchArgs {
     pub submission: Submission,
     /// Where the time of one I/O goes: the stages on both sides, one outstanding. Of random reads
     /// and writes of 4, 8, 64 and 128 KiB, or of what --rw and --bs say. Needs a remote volume that
-    /// nobody else uses
+    /// nobody else uses; of a volume made of others it is what each of these takes
     #[arg(long, conflicts_with_all = ["verify", "timeline", "shards"])]
     pub breakdown: bool,
     /// Attach at once, but begin to measure at this time of CLOCK_MONOTONIC, in seconds: for several

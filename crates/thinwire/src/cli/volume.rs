@@ -208,7 +208,8 @@ Examples:
   thinwire volume status --json pool.toml#home
 
 Of a volume that an attachment or a target of this machine has open (with the same --run-dir): each volume that it is made of, with its size, as it was when it was
-opened, how legs of mirrors stand and what they lack, where something is away, and how far copies and scrubs are. Of one that is not in use `volume check` says what stands
+opened, how legs of mirrors stand and what they lack, where something is away, how far copies and scrubs are, and what goes to each of them in a second, with how long
+that takes, if anybody uses it. Of one that is not in use `volume check` says what stands
 on its parts. Changes nothing.")]
     Status {
         /// The volume, FILE.toml#NAME
@@ -299,16 +300,16 @@ While it is attached, its face grows, too.")]
         #[allow(missing_docs)]
         common: VolumeCommon,
     },
-    /// Show how full a pool is, and its volumes; of a volume over several pools its snapshots
+    /// Show how full a pool is, and its volumes; of a volume over several pools its snapshots; of any other what `volume status` does
     #[command(after_help = "\
 Examples:
   thinwire volume show pool.toml#pool
   thinwire volume show --space --json pool.toml#pool
   thinwire volume show wide.toml#wide
 
-Changes nothing.")]
+A volume that is neither a pool nor over some is shown if an attachment or a target of this machine has it open (with the same --run-dir). Changes nothing.")]
     Show {
-        /// The pool, FILE.toml#POOL; or FILE.toml#NAME of a volume over several
+        /// The pool, FILE.toml#POOL; or FILE.toml#NAME of any other volume
         pool: VolumeSpec,
         /// How much of each volume nobody else has, too: what comes back if it is deleted
         #[arg(long)]

@@ -10,7 +10,8 @@ use thinwire_wire::clock_kind;
 
 use super::bench::{Progress, READING_FLAG, run_number};
 use crate::bench::{
-    BenchPlan, BenchReport, Breakdown, BreakdownCell, BreakdownRun, Engine, Stop, Tally, failure,
+    BenchPlan, BenchReport, Breakdown, BreakdownCell, BreakdownRun, Engine, NodesRun, Stop, Tally,
+    failure,
 };
 use crate::cli::{BenchArgs, BenchPattern, MIX_DEFAULT};
 use crate::error::{Failure, Outcome};
@@ -70,6 +71,7 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
         pool: open.pool().clone(),
         open: &mut *open,
         signals: &signals,
+        is_tree: matches!(args.volume, VolumeSpec::Over { .. }),
         bar: Progress::new(true, args.runtime),
         before: Duration::ZERO,
         has_written: false,
@@ -81,7 +83,11 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
             }
         }
         stand.bar.end();
-        stand.stages(clock_kind::OFF).map(drop)
+        match stand.is_tree {
+            true => stand.open.begin_node_stages(clock_kind::OFF),
+            false => drop(stand.stages(clock_kind::OFF)?),
+        }
+        Ok(())
     };
     let measured = measure();
     let has_written = stand.has_written;
@@ -104,12 +110,11 @@ fn refuse_others(volume: &VolumeSpec) -> Outcome {
         VolumeSpec::Remote(_) => {
             "has several members: leave that away, the stages are those of one session"
         }
-        VolumeSpec::Over { .. } if volume.has_remote() => {
-            "is made of others: give one of these, since requests to each of them have stages of their own"
-        }
+        // A row for each that it is made of.
+        VolumeSpec::Over { .. } => return Ok(()),
         _ => "is local, and has none of the stages",
     };
-    let why = "--breakdown needs a remote volume, one export of a target (tw://...)";
+    let why = "--breakdown needs a remote volume, one export of a target (tw://...), or a volume made of others";
     Err(Failure::usage(format!("{why}; {volume} {what}")))
 }
 
@@ -119,6 +124,8 @@ struct Stand<'a> {
     geometry: Geometry,
     pool: Pool,
     signals: &'a Signals,
+    /// It is made of others.
+    is_tree: bool,
     bar: Progress,
     /// What the cells so far took.
     before: Duration,
@@ -152,6 +159,19 @@ impl Stand<'_> {
         let half = runtime / 2;
         let warm = plan(half / 10).fit(bs, args.size, &self.geometry)?;
         let plan = plan(half * 9 / 10).fit(bs, args.size, &self.geometry)?;
+        if self.is_tree {
+            let mut measure = |kind| -> Outcome<(NodesRun, Tally)> {
+                self.run(warm)?;
+                self.open.begin_node_stages(kind);
+                let tally = self.run(plan)?;
+                self.before += half;
+                Ok((NodesRun::new(self.open.node_stages(), &tally)?, tally))
+            };
+            let (physical, tally) = measure(clock_kind::PHYSICAL)?;
+            let (cpu, _) = measure(clock_kind::VIRTUAL)?;
+            let report = BenchReport::new(args.volume.to_string(), &plan, 1, &tally);
+            return Ok(BreakdownCell::of_nodes(report, &tally, &physical, &cpu, clock_ns));
+        }
         let mut measure = |kind| -> Outcome<(BreakdownRun, Tally)> {
             self.run(warm)?;
             let at_start = self.stages(kind)?;
@@ -189,9 +209,8 @@ mod tests {
         for (volume, named) in [
             ("tw://n/a?link=e", None),
             ("null:1M", Some("null:1048576 is local")),
-            ("linear:[null:1M,memory:512]", Some("is local")),
-            ("linear:[tw://n/a?link=e,tw://m/b?link=e]", Some("is made of others: give one")),
-            ("linear:[null:1M,tw://m/b?link=e]", Some("is made of others: give one")),
+            ("linear:[null:1M,memory:512]", None),
+            ("linear:[tw://n/a?link=e,tw://m/b?link=e]", None),
         ] {
             let refused = refuse_others(&volume.parse().unwrap()).err().map(|e| e.message);
             let (refused, named) = (refused.unwrap_or_default(), named.unwrap_or_default());

@@ -15,6 +15,7 @@ use crate::error::{Failure, Outcome};
 use crate::leftover;
 use crate::output;
 use crate::rundir::{ProcessLife, Record, RunDir, SCHEMA, TARGET_PREFIX, elsewhere, node_of};
+use crate::work::drawn;
 
 /// An attachment or a target that does not answer for this long is called unresponsive.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -164,6 +165,7 @@ fn of_record(record: Record, state: State, detail: Option<String>) -> Attachment
         integrity: None,
         mirrors: Vec::new(),
         cache: None,
+        nodes: Vec::new(),
         spin: None,
         control: None,
         detail,
@@ -201,7 +203,10 @@ fn text(attachments: &[AttachmentStatus]) -> String {
         if a.spin.as_deref() == Some(ALWAYS) {
             lines.push("never sleeps (--spin always): it takes a whole processor".to_owned());
         }
-        lines.extend(a.mirrors.iter().map(MirrorStatus::describe));
+        // What is drawn says how legs stand.
+        if a.nodes.is_empty() {
+            lines.extend(a.mirrors.iter().map(MirrorStatus::describe));
+        }
         lines.extend(a.cache.map(|cache| cache.describe()));
         lines.extend(a.integrity.map(|integrity| integrity.describe()));
         lines.extend(a.control.and_then(|control| control.describe()));
@@ -210,6 +215,9 @@ fn text(attachments: &[AttachmentStatus]) -> String {
         lines.extend(a.detail.clone().filter(|_| !is_told));
         for line in lines {
             text += &format!("\n{}: {line}", a.name);
+        }
+        if !a.nodes.is_empty() {
+            text += &format!("\n\n{}:\n{}", a.name, drawn(&a.nodes));
         }
     }
     text

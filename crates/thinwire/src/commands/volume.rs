@@ -82,6 +82,9 @@ pub fn run(args: &VolumeArgs) -> Outcome {
         VolumeAction::Show { pool, common, .. } if pool.can_be_cut() => {
             cut::act(pool, &PoolRequest::Show { space: false }, common)
         }
+        VolumeAction::Show { pool, space: false, common } if pool.pool().is_none() => {
+            live::OpenElsewhere::must_be(pool, common)?.tell(WorkAction::Status, None, common)
+        }
         VolumeAction::Show { pool, space, common } => pool::show(pool, *space, common),
         VolumeAction::Resync { volume, degraded, from, live, take_over, common } => {
             let is_decided = *degraded || from.is_some();

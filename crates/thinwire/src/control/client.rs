@@ -160,6 +160,7 @@ mod tests {
                 integrity: None,
                 mirrors: Vec::new(),
                 cache: None,
+                nodes: Vec::new(),
                 spin: None,
                 control: None,
                 detail: self.detail.clone(),

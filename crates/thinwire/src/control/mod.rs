@@ -16,12 +16,14 @@
 
 mod cache;
 mod client;
+mod io;
 mod mirror;
 mod server;
 mod target;
 
 pub use cache::CacheStatus;
 pub use client::{ControlClient, ControlError};
+pub use io::IoStatus;
 pub use mirror::{MirrorLegStatus, MirrorStatus};
 pub use server::{ControlServer, Controlled, DetachProgress, PoolProgress};
 pub use target::{
@@ -228,6 +230,9 @@ pub struct AttachmentStatus {
     /// What the caches in it keep in memory, together; null if there is none, and from a process of an earlier version.
     #[serde(default)]
     pub cache: Option<CacheStatus>,
+    /// Of a volume made of others: it, and behind each all that it is made of; empty of any other, and from a process of an earlier version.
+    #[serde(default)]
+    pub nodes: Vec<NodeStatus>,
     /// Its `--spin`: `off`, `on` or `always`; null if it does not tell, and from a process of an earlier
     /// version.
     #[serde(default)]

@@ -102,6 +102,11 @@ impl Bottom {
         self.gather(|leaf| leaf.local().map(|leaf| leaf.on_record()))
     }
 
+    /// What stands on it is made of others.
+    pub fn is_made_of_others(&self) -> bool {
+        self.outline.iter().any(|node| node.meter.is_some())
+    }
+
     /// Readable when something local has completions.
     pub fn fds(&self) -> Vec<RawFd> {
         self.gather(|leaf| leaf.local()?.fd())

@@ -43,7 +43,8 @@ impl Build<'_> {
         let at = self.outline.begin(spec, self.taken);
         let mut built = self.open(spec, at);
         self.outline.end(at, &mut built);
-        built
+        let Some(meters) = self.outline.meters(at) else { return built };
+        built.map(|root| Root::Other(meters.over(self.host, root.boxed())))
     }
 
     /// The same, which stands at that place in the outline.
@@ -101,7 +102,7 @@ impl Build<'_> {
             // What is only read is not copied to.
             let back = match opening.read_only {
                 true => None,
-                false => self.returning.add(children, self.leaves, first),
+                false => self.returning.add(children, self.leaves, first, self.outline),
             };
             let opened = open_mirror(host, options, children, built, opening, back);
             let (mirror, places) =

@@ -1,10 +1,14 @@
 //! [`OutlineNode`]: what an open volume is made of, as it was opened, for status.
 
+use std::rc::Rc;
+
+use thinwire_modules::{Meter, Metered};
 use thinwire_volume::Volume;
 
 use super::bottom::Bottom;
 use super::tree::{Leaf, Root};
 use crate::error::Outcome;
+use crate::host::Host;
 use crate::network::NetworkLeaf;
 use crate::trees::NodeName;
 use crate::uri::VolumeSpec;
@@ -30,8 +34,25 @@ pub struct OutlineNode {
     pub state: Option<&'static str>,
     /// Which leaf of the tree it is.
     pub leaf: Option<usize>,
+    /// What goes to it is counted there; none of what stands alone, whose attachment counts.
+    pub meter: Option<Rc<Meter>>,
     /// Of which pool of those that the tree has volumes of it is one.
     pub pool: Option<usize>,
+}
+
+/// The meter of a volume in a tree, and that of what it is a part of.
+#[derive(Clone)]
+pub(super) struct Meters {
+    own: Rc<Meter>,
+    above: Option<Rc<Meter>>,
+}
+
+impl Meters {
+    /// What goes to this volume is counted.
+    pub fn over(&self, host: &Host, volume: Box<dyn Volume>) -> Box<dyn Volume> {
+        let clock = host.shard().links().clocks().clone();
+        Box::new(Metered::new(volume, self.own.clone(), self.above.clone(), Some(clock)))
+    }
 }
 
 /// A tree while it is being opened.
@@ -54,6 +75,7 @@ impl Outline {
             VolumeSpec::Aoe(_) => ("aoe", None),
         };
         let is_leaf = !matches!(spec, VolumeSpec::Over { .. });
+        let is_part = self.depth > 0 || !is_leaf;
         let name = match spec {
             VolumeSpec::Over { node: None, .. } => kind.to_owned(),
             spec => spec.to_string(),
@@ -64,6 +86,7 @@ impl Outline {
             name,
             kind,
             leaf: is_leaf.then_some(leaf),
+            meter: is_part.then(Rc::default),
             ..OutlineNode::default()
         });
         self.depth += 1;
@@ -85,6 +108,20 @@ impl Outline {
             }
             Err(_) => {}
         }
+    }
+
+    /// The meter of the volume that stands there, and that of the one that it is a part of.
+    pub fn meters(&self, at: usize) -> Option<Meters> {
+        let node = &self.nodes[at];
+        let above = self.nodes[..at].iter().rfind(|above| above.depth < node.depth);
+        let above = above.and_then(|above| above.meter.clone());
+        node.meter.clone().map(|own| Meters { own, above })
+    }
+
+    /// The same of a leaf.
+    pub fn meters_of_leaf(&self, leaf: usize) -> Option<Meters> {
+        let at = self.nodes.iter().position(|node| node.leaf == Some(leaf))?;
+        self.meters(at)
     }
 
     /// It is a volume of that pool.

@@ -12,6 +12,7 @@ use thinwire_modules::mirror::{LEG_LABEL_TOKEN, LegKeeper, MirrorError, MirrorLe
 use thinwire_volume::{Identity, Volume};
 
 use super::grants::Notes;
+use super::outline::{Meters, Outline};
 use super::tree::{Leaf, Root};
 use crate::cli::WireArgs;
 use crate::error::{Failure, Outcome};
@@ -120,6 +121,8 @@ struct Comer {
     spec: RemoteSpec,
     /// Its place among the leaves of the tree.
     leaf: usize,
+    /// What goes to it is counted where it was.
+    meters: Option<Meters>,
     passage: Rc<RefCell<Passage>>,
     way: Way,
     /// Its target has been told of no end of what was attached before.
@@ -168,6 +171,7 @@ impl Returning {
         specs: &[VolumeSpec],
         leaves: &[Leaf],
         first: usize,
+        outline: &Outline,
     ) -> Option<LegReturn> {
         // Who gives up a leg for good does not want it back.
         if self.options.read_only || self.options.wish.change.is_some() {
@@ -185,7 +189,8 @@ impl Returning {
                     };
                     let passage = passage.clone();
                     let (spec, told, is_unheard) = (spec.clone(), String::new(), false);
-                    self.comers.push(Comer { spec, leaf, passage, way, is_unheard, told });
+                    let meters = outline.meters_of_leaf(leaf);
+                    self.comers.push(Comer { spec, leaf, meters, passage, way, is_unheard, told });
                     Some(self.comers.len() - 1)
                 }
                 _ => None,
@@ -367,6 +372,9 @@ impl Returning {
         }
         let of_leaf: Outcome<Root> = super::build::of_network(&**leaf, ports);
         let mut volume = of_leaf.map(Root::boxed).map_err(|failure| failure.message)?;
+        if let Some(meters) = &comer.meters {
+            volume = meters.over(&self.host, volume);
+        }
         let mut labels = Labels::new(LEG_LABEL_TOKEN, &self.host.pool());
         labels.read(&mut *volume).map_err(|error| error.to_string())?;
         comer.way = Way::Reading(volume, labels);

@@ -25,6 +25,45 @@ fn what_does_not_fit_is_named_as_the_user_named_it() {
     assert!(error.starts_with(&outer), "{error}");
 }
 
+/// A tree is counted at each of its volumes; a volume that is made of nothing is not.
+#[test]
+fn each_volume_of_a_tree_counts_what_goes_to_it() {
+    let options =
+        VolumeOptions::new(crate::keys::Security::default(), &WireArgs::default(), PathBuf::new());
+    let open = |text: &str| open_volume(&text.parse().unwrap(), &options, None).unwrap();
+    let mut volume = open("linear:[memory:64K,slice:[memory:64K]]");
+    let mut write = |offset, len: usize| {
+        let mut io = Io::new(1, Op::Write, offset, len as u64);
+        io.data = SegList::of(volume.pool().copy_of(&vec![7; len]).freeze());
+        crate::bench::one_io(&mut *volume, io, &mut Vec::new()).unwrap().result.unwrap();
+    };
+    write(4096, 4096);
+    // Half of it to each.
+    write((1 << 16) - 4096, 8192);
+    volume.begin_node_stages(thinwire_wire::clock_kind::PHYSICAL);
+    let read = Io::new(2, Op::Read, (1 << 16) + 512, 512);
+    crate::bench::one_io(&mut *volume, read, &mut Vec::new()).unwrap();
+    let of = |node: &OutlineNode| {
+        let report = node.meter.as_ref().expect("all of a tree are").report();
+        (node.kind, report.reads, report.writes, report.written_bytes)
+    };
+    let counted: Vec<_> = volume.outline().iter().map(of).collect();
+    let expected = [
+        ("linear", 1, 2, 12288),
+        ("memory", 0, 2, 8192),
+        ("slice", 1, 1, 4096),
+        ("memory", 1, 1, 4096),
+    ];
+    assert_eq!(counted, expected);
+    let stages: Vec<_> =
+        volume.node_stages().iter().map(|node| (node.depth, node.stage.ios)).collect();
+    assert_eq!(stages, [(0, 1), (1, 0), (1, 1), (2, 1)]);
+    let top = volume.node_stages()[0].stage;
+    assert!(top.below > 0 && top.left.wrapping_sub(top.entered) >= top.below, "{top:?}");
+    let alone = open("memory:64K");
+    assert!(alone.outline().iter().all(|node| node.meter.is_none()));
+}
+
 /// Two images as one volume, of which the second fails the next flush, as a disk does: once.
 struct Failing {
     dir: TempDir,

@@ -156,7 +156,9 @@ impl Trees {
         }
         // Whoever gives back has to have room for two commits, since what the first one frees is there only for the third.
         let kept = match purpose {
-            Purpose::GivingBack | Purpose::Background => self.nodes_to_settle(self.counts_with(0)) + CHANGE_NODES,
+            Purpose::GivingBack | Purpose::Background => {
+                self.nodes_to_settle(self.counts_with(0)) + CHANGE_NODES
+            }
             Purpose::Taking => self.nodes_kept(self.counts_with(self.counts_of_change())),
         };
         if self.nodes.free() < kept {

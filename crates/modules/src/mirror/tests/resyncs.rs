@@ -64,11 +64,13 @@ fn a_block_that_cannot_be_read_holds_up_its_region_only() {
     assert_eq!(reads(&mut world), 0, "not again at once");
     world.now = world.now + Duration::from_secs(2);
     assert_ne!(reads(&mut world), 0);
+    let copied = world.mirror.report().copied;
     world.write(SMALL, 1, 1, false);
     world.disks[0].fail_block(None);
     world.heal().unwrap();
     assert_eq!((differ(&world.disks), world.errors), (None, 0));
     assert!(!world.mirror.report().is_held_up);
+    assert_eq!(world.mirror.report().copied - copied, 1 << 20, "that region, and no other");
 }
 
 /// What a keeper has done: which legs it was given, and how they were taken.

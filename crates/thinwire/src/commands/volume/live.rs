@@ -14,7 +14,7 @@ use crate::rundir::{RunDir, SCHEMA};
 use crate::signals::Signals;
 use crate::size::show_size;
 use crate::uri::{NodeName, VolumeSpec};
-use crate::work::{NodeStatus, ScrubStatus, WorkAction, WorkRequest, WorkStatus};
+use crate::work::{NodeStatus, ScrubStatus, WorkAction, WorkRequest, WorkStatus, drawn};
 
 /// So long whoever has it may take to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
@@ -221,17 +221,7 @@ impl OpenElsewhere {
         if is_json {
             return output::say_json(&JsonTree { schema: SCHEMA, by: &self.who, nodes });
         }
-        let row = |node: &NodeStatus| {
-            vec![
-                format!("{}{}", "  ".repeat(node.depth), node.name),
-                node.kind.clone(),
-                if node.bytes == 0 { "-".into() } else { show_size(node.bytes) },
-                node.describe(),
-            ]
-        };
-        let rows: Vec<_> = nodes.iter().map(row).collect();
-        let table = output::table(&["VOLUME", "KIND", "SIZE", "STATE"], &rows);
-        output::say(&output::printable(&format!("{}\n{table}", self.who)))
+        output::say(&output::printable(&format!("{}\n{}", self.who, drawn(nodes))))
     }
 }
 
