@@ -19,6 +19,9 @@ impl Range {
     /// What touches nothing.
     pub const NOTHING: Range = Range { start: 0, end: 0, changes: false };
 
+    /// What is behind the end of any volume: all orders about snapshots meet there, and nothing else.
+    pub const CUTS: Range = Range { start: u64::MAX - 1, end: u64::MAX, changes: true };
+
     /// The two must not be outstanding together.
     #[inline]
     pub fn conflicts(self, other: Range) -> bool {

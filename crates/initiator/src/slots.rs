@@ -68,7 +68,9 @@ impl Pending {
 
     fn range(&self) -> Range {
         match self.op {
-            Op::Flush | Op::BlockStatus | Op::Cut => Range::NOTHING,
+            Op::Flush | Op::BlockStatus => Range::NOTHING,
+            // One whose user was told an error may yet be done: the next one, which may take it back, has to come behind that.
+            Op::Cut => Range::CUTS,
             op => Range { start: self.offset, end: self.offset + self.len, changes: op.is_write() },
         }
     }
@@ -498,6 +500,22 @@ mod tests {
             assert!(data.to_vec() == expected);
             assert_eq!(slots.copied_bytes, if is_lent { 0 } else { LEN as u64 });
         }
+    }
+
+    /// A snapshot that nobody waits for any more may yet be made: what is said of it then comes behind that. Others are not in the way.
+    #[test]
+    fn an_order_that_was_given_up_ends_before_the_next_one() {
+        let mut slots = Slots::new();
+        slots.restart(2, 0, &mut Vec::new());
+        let order = |token| Pending { len: 512, ..Pending::new(Owner::User(token), Op::Cut) };
+        let len = 1 << 40;
+        let write = Pending { len, ..Pending::new(Owner::User(3), Op::WriteZeroes) };
+        slots.start(order(1), Place::Whole(Pool::new(0).get(512)), Mark::default());
+        assert!(slots.conflicts(&order(2)) && !slots.conflicts(&write));
+        slots.give_up(|_| true, |_| {});
+        assert!(slots.conflicts(&order(2)), "it may come behind its end");
+        slots.on_reset_done(0, 1).unwrap();
+        assert!(!slots.conflicts(&order(2)));
     }
 
     /// Neither whoever has given up nor a session that is gone keeps frames alive.

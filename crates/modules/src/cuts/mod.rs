@@ -16,7 +16,8 @@
 //! |---|---|
 //! | changes are held at the top | W1 is acknowledged on one part, then W2 on another: a cut has W2 and not W1 |
 //! | those under way end first | a write to two parts is in the snapshot of one, and not in that of the other |
-//! | no longer than a second | a part that is away gets its order when it is back, and its snapshot is of then |
+//! | no longer than a second, and what comes late does not count | a part that is away gets its order when it is back, and its snapshot is of then |
+//! | who flushes waits for its own flush, however late | that fails behind a flush of a user, which was told that all is durable |
 //! | the label behind all parts | power fails while some have a snapshot: half a cut is told of |
 //! | all are durable before the label | power fails: the label says that there is a cut, and a part has lost its snapshot |
 //! | nobody uses what is not kept | a snapshot of a cut that came to nothing is read before somebody drops it |
@@ -44,6 +45,8 @@ pub use volume::CutVolume;
 
 /// So long changes are held back at most. What takes longer comes to nothing.
 pub const HOLD_MAX: Duration = Duration::from_secs(1);
+/// Parts that could not be told how a cut has ended are told again after so long.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// The name under which its own errors appear.
 const NAME: &str = "cuts";
 
@@ -87,6 +90,8 @@ pub type CutResult = Result<Vec<KnownCut>, CutError>;
 pub enum CutError {
     /// The volume cannot be written here.
     ReadOnly,
+    /// Something above it acknowledges writes before they come here.
+    Buffered,
     /// A part has yet to be told of what came to nothing before, or was done, and cannot be.
     Unsettled(IoError),
     /// The label of the first part could not be written before anything was begun.
@@ -110,12 +115,16 @@ impl fmt::Display for CutError {
         let why = |error: &IoError| {
             match error.kind {
             ErrorKind::Unsupported => "one of the parts has no snapshots: each has to be a volume of a pool, or the export of one".to_owned(),
-            ErrorKind::Invalid => "one of the parts has something of that name, or something else uses the snapshot there".to_owned(),
+            ErrorKind::Invalid => "one of the parts has something of that name, or that would be longer than 63 bytes there, or something else uses the snapshot".to_owned(),
+            ErrorKind::Away => format!("not all parts are there, and of a mirror not all legs are in sync: try again when they are ({error})"),
             _ => error.to_string(),
         }
         };
         match self {
             CutError::ReadOnly => f.write_str("the volume is open for reading only"),
+            CutError::Buffered => f.write_str(
+                "a cache above it has told its users that writes are done which are in memory yet (`write_back`): detach what is above, and try again",
+            ),
             CutError::Unsettled(error) => write!(
                 f,
                 "not all parts have heard how an earlier one has ended, so nothing was begun: {}",
@@ -153,7 +162,6 @@ impl std::error::Error for CutError {}
 pub type CutNumber = u64;
 
 /// A fault planted in it, which its tests must find. No flag sets one.
-#[cfg_attr(not(test), allow(dead_code, reason = "tests plant them"))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CutCanary {
     /// None: as it is.
@@ -173,6 +181,8 @@ pub enum CutCanary {
     ToldEarly,
     /// What came too late counts all the same.
     LateCounts,
+    /// Users flush while its own flush has yet to end, and are told what comes of theirs.
+    FlushBesideFlush,
 }
 
 #[derive(Default)]

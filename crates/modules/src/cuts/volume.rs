@@ -12,6 +12,7 @@ use thinwire_volume::{
 use super::record::CutRecord;
 use super::{
     CutAsk, CutCanary, CutError, CutNumber, CutResult, Cutter, Desk, HOLD_MAX, KnownCut, NAME,
+    RETRY_AFTER,
 };
 use crate::meta::LabelError;
 
@@ -19,12 +20,25 @@ use crate::meta::LabelError;
 const OWN_TOKEN: Token = Token::MAX - 1;
 
 /// Who is held back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Hold {
     Nobody,
+    /// Whoever flushes: what its own flush comes to is not known, and one that is done beside it may miss what that has lost.
+    Flushes,
     /// Whoever changes something, or flushes.
     Changes,
     All,
+}
+
+impl Hold {
+    fn holds(self, op: Op) -> bool {
+        match self {
+            Hold::Nobody => false,
+            Hold::Flushes => op == Op::Flush,
+            Hold::Changes => op.is_write() || op == Op::Flush,
+            Hold::All => true,
+        }
+    }
 }
 
 /// What is under way.
@@ -62,6 +76,10 @@ pub struct CutVolume {
     owes: Option<CutOrder>,
     /// They were, without being asked, and not all have heard it.
     has_tried: bool,
+    /// When they are told again.
+    retry_at: Time,
+    /// Something above it keeps what it has told its users is written.
+    is_buffered: bool,
     /// Why nothing can be cut before it was opened again.
     doubt: Option<LabelError>,
     pub(super) hold: Hold,
@@ -98,6 +116,8 @@ impl CutVolume {
             ask: None,
             owes,
             has_tried: false,
+            retry_at: Time::NEVER,
+            is_buffered: false,
             doubt: None,
             hold: Hold::Nobody,
             waiting: VecDeque::new(),
@@ -112,13 +132,29 @@ impl CutVolume {
         (volume, Cutter(desk))
     }
 
+    /// Something above it, in memory, acknowledges writes before they come here, in whatever order: of those no cut is one moment, and none is taken.
+    pub fn set_buffered(&mut self) {
+        self.is_buffered = true;
+    }
+
     /// Plants a fault, which tests must find.
-    #[cfg(test)]
-    pub(super) fn set_canary(&mut self, canary: CutCanary) {
+    pub fn set_canary(&mut self, canary: CutCanary) {
         self.canary = canary;
         if canary == CutCanary::HalvesStay {
             self.owes = None;
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn hold_until(&mut self, until: Time) {
+        self.until = until;
+    }
+
+    /// It has told parts this, and knows nothing of what came of it.
+    #[cfg(test)]
+    pub(super) fn owe(&mut self, order: CutOrder) {
+        self.order(&order);
+        self.owes = Some(order);
     }
 
     fn send(&mut self, io: Io) {
@@ -147,10 +183,19 @@ impl CutVolume {
 
     /// Those who waited go on.
     fn release(&mut self) {
-        self.hold = Hold::Nobody;
+        self.release_to(Hold::Nobody);
+    }
+
+    /// Those go on who are not held any more.
+    fn release_to(&mut self, hold: Hold) {
+        self.hold = hold;
         self.until = Time::NEVER;
-        while let Some(io) = self.waiting.pop_front() {
-            self.pass_on(io);
+        for _ in 0..self.waiting.len() {
+            let Some(io) = self.waiting.pop_front() else { return };
+            match hold.holds(io.op) {
+                true => self.waiting.push_back(io),
+                false => self.pass_on(io),
+            }
         }
     }
 
@@ -218,8 +263,12 @@ impl CutVolume {
             step => match self.came.take() {
                 None => {
                     // Whoever does not answer holds nobody any longer.
-                    if self.is_late && self.hold != Hold::Nobody {
-                        self.release();
+                    let least = match step {
+                        Step::Flush if self.canary != CutCanary::FlushBesideFlush => Hold::Flushes,
+                        _ => Hold::Nobody,
+                    };
+                    if self.is_late && self.hold > least {
+                        self.release_to(least);
                         return (step, true);
                     }
                     (step, false)
@@ -248,6 +297,9 @@ impl CutVolume {
         if let (Some((_, CutAsk::List)), true) = (&self.ask, is_tried) {
             self.order_next("");
             return (Step::List(Vec::new()), true);
+        }
+        if self.is_buffered && matches!(self.ask, Some((_, CutAsk::Take { .. }))) {
+            return (self.ended(Err(CutError::Buffered)), true);
         }
         if self.ask.is_some() && self.below.geometry().features.read_only {
             return (self.ended(Err(CutError::ReadOnly)), true);
@@ -359,8 +411,11 @@ impl CutVolume {
                     // Somebody has deleted it there.
                     Err(error) if keeps && error.kind == ErrorKind::Invalid => self.owes = None,
                     // Whoever only asks is told all the same.
-                    Err(_) if matches!(self.ask, Some((_, CutAsk::List))) => {}
-                    Err(error) => self.end(Err(CutError::Unsettled(error))),
+                    Err(_) if matches!(self.ask, Some((_, CutAsk::List))) => self.try_later(),
+                    Err(error) => {
+                        self.try_later();
+                        self.end(Err(CutError::Unsettled(error)));
+                    }
                 }
                 Step::Nothing
             }
@@ -417,24 +472,32 @@ impl CutVolume {
             (Step::Ensure, Err(error)) => self.undo(CutError::Part(error)),
             (Step::Keep, came) => {
                 // On record it is, and who has not heard so is told later.
-                if came.is_ok() {
-                    self.owes = None;
-                }
+                self.has_heard(came.is_ok());
                 self.ended(Ok(Vec::new()))
             }
             (Step::Undo(why), came) => {
-                if came.is_ok() {
-                    self.owes = None;
-                }
+                self.has_heard(came.is_ok());
                 self.ended(Err(why))
             }
-            (Step::Drop, Ok(())) => {
-                self.owes = None;
-                self.ended(Ok(Vec::new()))
+            (Step::Drop, came) => {
+                self.has_heard(came.is_ok());
+                self.ended(came.map_err(CutError::Undropped).map(|()| Vec::new()))
             }
-            (Step::Drop, Err(error)) => self.ended(Err(CutError::Undropped(error))),
             (step, _) => unreachable!("{step:?} sends nothing"),
         }
+    }
+
+    /// All parts know how it has ended, or are told again.
+    fn has_heard(&mut self, all: bool) {
+        match all {
+            true => self.owes = None,
+            false => self.try_later(),
+        }
+    }
+
+    fn try_later(&mut self) {
+        self.has_tried = true;
+        self.retry_at = self.now + RETRY_AFTER;
     }
 
     /// Another one is told of, or none.
@@ -526,12 +589,7 @@ impl Layer for CutVolume {
     #[inline]
     fn take(&mut self, io: Io) {
         debug_assert_ne!(io.token, OWN_TOKEN);
-        let waits = match self.hold {
-            Hold::Nobody => false,
-            Hold::Changes => io.op.is_write() || io.op == Op::Flush,
-            Hold::All => true,
-        };
-        if waits {
+        if self.hold.holds(io.op) {
             self.waiting.push_back(io);
         } else if self.debt.is_some() {
             self.pass_on(io);
@@ -568,7 +626,10 @@ impl Layer for CutVolume {
             (self.is_late, self.until) = (true, Time::NEVER);
             return now;
         }
+        if self.now >= self.retry_at {
+            (self.has_tried, self.retry_at) = (false, Time::NEVER);
+        }
         let begins = matches!(self.step, Step::Nothing) && self.is_busy();
-        if begins { now } else { self.until }
+        if begins { now } else { self.until.min(self.retry_at) }
     }
 }

@@ -28,7 +28,15 @@ impl Integrity {
                 let id = self.new_job(Task::User, io);
                 self.send_flush(id);
             }
-            Op::LoadWriter | Op::StoreWriter | Op::Cut => {
+            // Sums are in it, as they stand on the part, with what is on record as open: what a crash leaves of a moment at which nobody writes.
+            Op::Cut => {
+                let (data, len) = (io.data.clone(), io.len);
+                let id = self.new_job(Task::User, io);
+                let job = self.jobs.get_mut(id);
+                (job.stage, job.pending) = (Stage::Data, 1);
+                self.hand_down(Io { data, ..Io::new(0, Op::Cut, 0, len) }, Flight::Job(id));
+            }
+            Op::LoadWriter | Op::StoreWriter => {
                 let error = io.error(ErrorKind::Unsupported, NAME);
                 self.ready.push(Completion::new(io.token, Err(error)));
             }
@@ -246,7 +254,7 @@ impl Integrity {
         let job = self.jobs.get_mut(id);
         (job.data, job.extents) = (completion.data, completion.extents);
         let error = completion.result.err().map(|error| match error.op {
-            Op::Flush => error,
+            Op::Flush | Op::Cut => error,
             // What it calls a write of zeroes was perhaps a discard.
             _ => {
                 IoError { op: job.io.op, offset: error.offset.saturating_sub(data_offset), ..error }
@@ -271,6 +279,12 @@ impl Integrity {
                     self.doubt_what_is_open(Gone::Unflushed);
                 }
                 self.put_ready(Completion::new(job.io.token, job.error.map_or(Ok(()), Err)));
+            }
+            (Op::Cut, _) => {
+                let Some(job) = self.jobs.remove(id.into()) else { return };
+                let mut completion = Completion::new(job.io.token, job.error.map_or(Ok(()), Err));
+                completion.data = if has_failed { SegList::new() } else { job.data };
+                self.put_ready(completion);
             }
             (_, Stage::Loading) if !has_failed => self.store_for_write(id),
             (_, Stage::Storing) if !has_failed => self.send_write(id),

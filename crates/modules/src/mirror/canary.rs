@@ -36,6 +36,8 @@ pub enum MirrorCanary {
     RepairsByGuess,
     /// What its own flushes fail to cover is told to nobody.
     QuietLoss,
+    /// A snapshot is made of those legs that are in sync, whatever the others miss.
+    CutsWhatIsThere,
     /// Reads take whatever a leg has, and what fits no sum is copied.
     UnverifiedSource,
 }

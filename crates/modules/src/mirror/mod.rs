@@ -10,6 +10,7 @@
 //! * `record` makes durable how the legs stand before anything is completed that depends on it (rules 3 and 6).
 //! * `opening` chooses one leg for what was open at a crash (rule 4), and takes legs in.
 //! * `closing` ends it in order.
+//! * `cuts` has all legs make a snapshot, or none (rule 13).
 //! * `keeper` gives up those that were dropped as a whole, and has them back (rule 22).
 //! * `standing` drops legs that fail, and has those copied to that have lost something.
 //! * `resync` copies what legs lack, under the lock of what it copies (rule 5), and what one leg could not read.
@@ -25,6 +26,7 @@
 
 mod canary;
 mod closing;
+mod cuts;
 mod decide;
 mod found;
 mod intent;

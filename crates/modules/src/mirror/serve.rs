@@ -46,7 +46,8 @@ impl Mirror {
                 let id = self.new_job(Task::User, io);
                 self.send_flush(id);
             }
-            Op::LoadWriter | Op::StoreWriter | Op::Cut => {
+            Op::Cut => self.begin_cut(io),
+            Op::LoadWriter | Op::StoreWriter => {
                 let error = io.error(ErrorKind::Unsupported, NAME);
                 self.ready.push(Completion::new(io.token, Err(error)));
             }
@@ -202,6 +203,7 @@ impl Mirror {
     pub(super) fn finish_user(&mut self, id: u32) {
         match self.jobs.get_mut(id).io.op {
             Op::Read | Op::BlockStatus => self.finish_read(id),
+            Op::Cut => self.finish_cut(id),
             Op::Flush => {
                 let Some(job) = self.jobs.remove(id.into()) else { return };
                 let result = self.judge(job.ok, job.failed, job.error, Doubt::Open);

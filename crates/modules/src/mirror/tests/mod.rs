@@ -5,6 +5,7 @@ mod beside;
 mod changes;
 mod closings;
 mod crashes;
+mod cuts;
 pub(crate) mod disk;
 mod faults;
 mod openings;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_volume::testing::SplitMix64;
-use thinwire_volume::{Completion, Identity, Io, Op, Token, Volume};
+use thinwire_volume::{Completion, CutAct, CutOrder, Identity, Io, Op, Token, Volume};
 
 use super::super::bitmap::{BLOCK_BYTES, BlockName, encode};
 use super::super::*;
@@ -271,6 +271,19 @@ impl World {
 
     pub fn flush(&mut self) {
         self.submit(Io::new(0, Op::Flush, 0, 0), Vec::new());
+    }
+
+    /// An order about a snapshot.
+    pub fn order(&mut self, act: CutAct) {
+        let name = if act == CutAct::Take { "x".to_owned() } else { String::new() };
+        let id = if act == CutAct::Next { 0 } else { 5 };
+        let order = CutOrder { act, id, at: 0, name };
+        self.submit(order.io(0, &Pool::new(0)), Vec::new());
+    }
+
+    /// I/Os of users that have not ended.
+    pub fn waiting(&self) -> usize {
+        self.waits.len()
     }
 
     /// By writing zeroes, or by discarding, which comes to the same here.

@@ -145,7 +145,8 @@ impl Core {
             (CutAct::Keep, Some((_, row))) if row.cut == RowCut::Kept => Ok(PoolDone::Done),
             (CutAct::Keep, Some((snapshot, row))) => {
                 let row = VolumeRow { cut: RowCut::Kept, ..row };
-                let mut change = self.trees.change()?;
+                // That there is such a cut is on record: what is kept for deletions has room for it.
+                let mut change = self.trees.change_to_free()?;
                 let (volumes, _) = change.insert(self.volumes, snapshot, &row)?;
                 change.apply()?;
                 self.volumes = volumes;

@@ -3,6 +3,7 @@
 mod basics;
 mod conforms;
 mod crashes;
+mod cuts;
 mod damage;
 pub(crate) mod disk;
 mod fuzz;
