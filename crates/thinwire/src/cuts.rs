@@ -205,6 +205,31 @@ pub fn take_as_parts(
     Ok(parts)
 }
 
+/// The same of the legs of a mirror, of which some may not be there.
+///
+/// # Errors
+/// As [`take_as_parts`].
+pub fn take_as_legs(
+    host: &Host,
+    specs: &[VolumeSpec],
+    children: Vec<Outcome<Box<dyn Volume>>>,
+    by: &Opening<'_>,
+    cut: &Cell<u64>,
+) -> Outcome<Vec<Outcome<Box<dyn Volume>>>> {
+    let mut legs = Vec::new();
+    for (child, spec) in children.into_iter().zip(specs) {
+        legs.push(match child {
+            Ok(child) => {
+                let mut leg =
+                    take_as_parts(host, std::slice::from_ref(spec), vec![child], by, cut)?;
+                Ok(leg.remove(0))
+            }
+            absent => absent,
+        });
+    }
+    Ok(legs)
+}
+
 /// As users are told of it.
 impl From<CutError> for Failure {
     fn from(error: CutError) -> Self {

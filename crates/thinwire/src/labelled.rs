@@ -55,7 +55,7 @@ pub enum OnPart {
 }
 
 /// The module over the data of its parts, put in the order that their labels say, whatever that of `children` is, which
-/// `specs` call by name; `key` names that of one that has a key. Opened for writing, it has a new opening on all parts before this returns.
+/// `specs` call by name; `key` names that of one that has a key. With `cuts` snapshots of it can be taken, unless something above buffers writes. Opened for writing, it has a new opening on all parts before this returns.
 ///
 /// # Errors
 /// They make no whole, or another one than is described, or need another key; or its opening could not be written.
@@ -63,7 +63,7 @@ pub fn open_whole(
     host: &Host,
     (module, options, key): (&'static Module, &Options, Option<&str>),
     specs: &[VolumeSpec],
-    (mut children, cuts): (Vec<Box<dyn Volume>>, Option<PoolName>),
+    (mut children, cuts): (Vec<Box<dyn Volume>>, Option<(PoolName, bool)>),
     by: &Opening<'_>,
 ) -> Outcome<Box<dyn Volume>> {
     let described = (module, options, key);
@@ -111,8 +111,11 @@ pub fn open_whole(
         None => module.open_over(parts, options),
     };
     let opened = opened.map_err(|e| unfit(&whole, specs, e))?;
-    let (Some(record), Some(name)) = (record, cuts) else { return Ok(opened) };
-    let (volume, cuts) = CutVolume::new(opened, record, &host.pool());
+    let (Some(record), Some((name, is_buffered))) = (record, cuts) else { return Ok(opened) };
+    let (mut volume, cuts) = CutVolume::new(opened, record, &host.pool());
+    if is_buffered {
+        volume.set_buffered();
+    }
     host.cuts().add(name, cuts);
     Ok(Box::new(volume))
 }

@@ -11,7 +11,7 @@ use super::outline::Outline;
 use super::pools::OpenPool;
 use super::returning::Returning;
 use super::tree::{Leaf, Root};
-use crate::cuts::take_as_parts;
+use crate::cuts::{take_as_legs, take_as_parts};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::host::Host;
 use crate::labelled::{Opening, open_whole};
@@ -35,6 +35,8 @@ pub(super) struct Build<'a> {
     pub outline: &'a mut Outline,
     /// Snapshots are put together: which cut they are of, once that is known.
     pub cut: Option<Rc<Cell<u64>>>,
+    /// Something above tells its users that writes are done which are in memory yet.
+    pub is_buffered: bool,
 }
 
 impl Build<'_> {
@@ -80,10 +82,13 @@ impl Build<'_> {
         if spec.cut().is_some() {
             self.cut = Some(Rc::default());
         }
+        let is_buffered = self.is_buffered || spec.buffers_writes();
         let mut built = Vec::new();
         for child in children {
             let next = self.taken + child.leaves().len();
-            built.push(self.below(&below).volume(child).map(Root::boxed));
+            let mut build = self.below(&below);
+            build.is_buffered = is_buffered;
+            built.push(build.volume(child).map(Root::boxed));
             // Also of one that is not there.
             self.taken = next;
         }
@@ -99,6 +104,10 @@ impl Build<'_> {
                 .map_err(|e| e.context(format_args!("cannot open {spec}")));
         }
         if *labels && module.is_mirror() {
+            if let Some(cut) = &self.cut {
+                built = take_as_legs(host, children, built, opening, cut)
+                    .map_err(|e| e.context(format_args!("cannot open {spec}")))?;
+            }
             // What is only read is not copied to.
             let back = match opening.read_only {
                 true => None,
@@ -118,7 +127,7 @@ impl Build<'_> {
                 built = take_as_parts(host, children, built, opening, cut)
                     .map_err(|e| e.context(format_args!("cannot open {spec}")))?;
             }
-            let cuts = PoolName::of_cuts(spec);
+            let cuts = PoolName::of_cuts(spec).map(|name| (name, self.is_buffered));
             let opened = open_whole(host, described, children, (built, cuts), opening)
                 .map_err(|e| e.context(format_args!("cannot open {spec}")))?;
             return Ok(Root::Other(match spec.cut().and(self.cut.take()) {
@@ -141,8 +150,10 @@ impl Build<'_> {
     /// The same, of what is opened in another way.
     fn below<'b>(&'b mut self, opening: &'b Opening<'b>) -> Build<'b> {
         let Build { host, leaves, pools, taken, ports, returning, outline, cut, .. } = self;
-        let (pools, taken, cut) = (*pools, *taken, cut.clone());
-        Build { host, opening, leaves, pools, taken, ports, returning, outline, cut }
+        let (pools, taken, cut, is_buffered) = (*pools, *taken, cut.clone(), self.is_buffered);
+        #[rustfmt::skip]
+        let below = Build { host, opening, leaves, pools, taken, ports, returning, outline, cut, is_buffered };
+        below
     }
 
     /// Whoever writes may have dropped a leg, or be about to give a block to another volume (rule 26).

@@ -180,9 +180,10 @@ impl Tree {
                 let Bottom { leaves, returning, pools, lacking, .. } = &mut bottom;
                 let (opening, leaves, ports) = (&opening, &leaves[..], &mut ports);
                 let (pools, outline) = ((&pools[..], &lacking[..]), &mut outline);
-                let (cut, taken) = (None, 0);
-                Build { host, opening, leaves, pools, taken, ports, returning, outline, cut }
-                    .volume(&own)
+                let (cut, taken, is_buffered) = (None, 0, false);
+                #[rustfmt::skip]
+                let mut build = Build { host, opening, leaves, pools, taken, ports, returning, outline, cut, is_buffered };
+                build.volume(&own)
             });
         match opened {
             Ok(volume) => {

@@ -285,3 +285,38 @@ fn a_cache_has_no_labels() {
     let error = typed(&dir, "DIR/b.toml#quick").unwrap_err();
     assert!(error.contains("b.toml:3: a cache keeps nothing on its part"), "{error}");
 }
+
+/// A snapshot of a part is known for one of it by the label in it: what has none on the way could be cut, and never be read.
+#[test]
+fn what_is_cut_as_one_has_labels_all_the_way_down() {
+    let pool = |name: &str| kind("thin", name, &format!("\"/{name}\", \"/{name}-metadata\""));
+    let cuttable = |between: &str, top: &str| {
+        let top = format!("{top}labels = true\n");
+        let text = pool("east") + &pool("west") + between + &top;
+        let dir = folder(&[("a.toml", &text)]);
+        typed(&dir, "DIR/a.toml#wide").unwrap().can_be_cut()
+    };
+    let wide = kind("stripe", "wide", r#""part", "west@half""#);
+    let qos = kind("qos", "part", r#""east@half""#) + "iops = 100\n";
+    let mirror = kind("mirror", "part", r#""east@half", "east@other""#);
+    let sums = kind("integrity", "part", r#""east@half""#);
+    assert!(!cuttable(&qos, &wide));
+    assert!(cuttable(&(qos + "labels = true\n"), &wide));
+    assert!(cuttable(&mirror, &wide) && cuttable(&sums, &wide));
+    assert!(!cuttable(&kind("linear", "part", r#""/image""#), &wide));
+    // Its label is its own to write.
+    assert!(!cuttable("", &kind("mirror", "wide", r#""east@half", "west@half""#)));
+    assert!(cuttable(&mirror, &kind("linear", "wide", r#""part""#)));
+}
+
+#[test]
+fn a_cache_that_buffers_writes_is_known() {
+    for (text, buffers) in [
+        ("cache:[/a]?size=8M", false),
+        ("cache:[/a]?size=8M&write_back=4M", true),
+        ("linear:[/a]", false),
+    ] {
+        let spec: VolumeSpec = text.parse().unwrap();
+        assert_eq!(spec.buffers_writes(), buffers, "{text}");
+    }
+}

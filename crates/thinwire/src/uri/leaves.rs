@@ -5,7 +5,7 @@ use std::fs::metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use thinwire_modules::{Cache, Integrity, Layout, Module, Readonly};
+use thinwire_modules::{Cache, Layout, Readonly};
 use thinwire_wire::aoe::ShelfSlot;
 
 use super::{NodeAddress, NodeName, VolumeSpec};
@@ -105,11 +105,6 @@ pub fn same([one, other]: [&VolumeSpec; 2]) -> String {
     format!("{one} and {other} are the same {kind}")
 }
 
-/// What it keeps for itself would have to be cut, too, and is not.
-fn keeps_from_cuts(module: &Module) -> bool {
-    module.is_mirror() || module.name == Integrity::NAME
-}
-
 impl VolumeSpec {
     /// What is at the bottom, in order: the volume itself unless it is made of others.
     pub fn leaves(&self) -> Vec<&VolumeSpec> {
@@ -160,6 +155,13 @@ impl VolumeSpec {
     pub fn only_reads(&self) -> bool {
         self.cut().is_some()
             || matches!(self, VolumeSpec::Over { module, .. } if module.name == Readonly::NAME)
+    }
+
+    /// It tells its users that writes are done which are in memory yet.
+    pub fn buffers_writes(&self) -> bool {
+        let VolumeSpec::Over { module, options, .. } = self else { return false };
+        let is_said = |(name, bytes): (&str, u64)| name == "write_back" && bytes > 0;
+        Cache::bytes_of(module, options).is_some() && options.iter().any(is_said)
     }
 
     /// Caches in it, of all kinds, take so much memory, in bytes.
@@ -342,7 +344,8 @@ impl VolumeSpec {
             VolumeSpec::Over { module, labels: true, node: Some(_), children, .. } => {
                 self.cut().is_none()
                     && !module.has_volumes()
-                    && !keeps_from_cuts(module)
+                    // Its labels are written by itself.
+                    && !module.is_mirror()
                     && children.iter().all(VolumeSpec::may_be_in_cut)
             }
             _ => false,
@@ -353,10 +356,9 @@ impl VolumeSpec {
         match self {
             VolumeSpec::Remote(_) => true,
             VolumeSpec::Over { .. } if self.inner().is_some() => true,
-            VolumeSpec::Over { module, children, .. } => {
-                !module.has_volumes()
-                    && !keeps_from_cuts(module)
-                    && children.iter().all(VolumeSpec::may_be_in_cut)
+            // Without labels nobody knows a snapshot of it for what it was taken of.
+            VolumeSpec::Over { module, labels, children, .. } => {
+                *labels && !module.has_volumes() && children.iter().all(VolumeSpec::may_be_in_cut)
             }
             _ => false,
         }
@@ -377,7 +379,7 @@ impl VolumeSpec {
                     node.name = format!("{}.{cut}", node.name);
                 }
             }
-            VolumeSpec::Over { children, module, .. } if !keeps_from_cuts(module) => {
+            VolumeSpec::Over { children, .. } => {
                 for child in children {
                     *child = child.in_cut(cut)?;
                 }

@@ -32,7 +32,8 @@ pub fn act(whole: &VolumeSpec, request: &PoolRequest, common: &VolumeCommon) -> 
     let Some(wanted) = PoolName::of_cuts(whole) else {
         return Err(Failure::usage(format!(
             "{whole} cannot be cut as one: it needs `labels = true`, and each of its parts has to be a volume of a pool, FILE.toml#POOL@VOLUME, or an export of one, \
-             also below `linear`, `stripe`, `slice`, `qos` or `crypt`"
+             also below volumes that have labels, too (`linear`, `stripe`, `slice`, `qos`, `crypt`, `integrity`, `mirror`); a `mirror` itself is cut as the only part of a \
+             `linear` with labels"
         )));
     };
     let (said, cuts) = match ask_user((&wanted, "the volume"), request, common)? {
