@@ -49,6 +49,7 @@ def a_mirror_in_use_is_paused_scrubbed_and_resumed(lab):
     until("all of it is used", 20, lambda: all(node["io"]["write_iops"] and node["io"]["latency_ns"] for node in works.nodes()))
     mirror, *legs = (node["io"] for node in works.nodes())
     check(all(leg["writes"] >= mirror["writes"] // 2 for leg in legs), works.nodes())
+    check("leg 1, in sync" in works.do("show").stdout, "it is no pool, and is shown as it stands")
     drawn = thinwire(lab, "status", "home", "--run-dir", lab.path("run")).stdout
     check("LATENCY" in drawn and "leg 1, in sync" in drawn and "/s" in drawn, drawn)
     told = json.loads(thinwire(lab, "status", "home", "--json", "--run-dir", lab.path("run")).stdout)["attachments"][0]["nodes"]

@@ -34,6 +34,7 @@ use crate::error::{Failure, Outcome};
 use crate::open::{OpenVolume, VolumeOptions, Wait};
 use crate::pool::PoolRequest;
 use crate::signals::Signals;
+use crate::uri::VolumeSpec;
 use crate::work::WorkAction;
 
 /// How long a turn may wait, so that signals are heard.
@@ -82,8 +83,12 @@ pub fn run(args: &VolumeArgs) -> Outcome {
         VolumeAction::Show { pool, common, .. } if pool.can_be_cut() => {
             cut::act(pool, &PoolRequest::Show { space: false }, common)
         }
-        VolumeAction::Show { pool, space: false, common } if pool.pool().is_none() => {
-            live::OpenElsewhere::must_be(pool, common)?.tell(WorkAction::Status, None, common)
+        VolumeAction::Show {
+            pool: volume @ VolumeSpec::Over { node: Some(_), .. },
+            space: false,
+            common,
+        } if volume.pool().is_none() => {
+            live::OpenElsewhere::must_be(volume, common)?.tell(WorkAction::Status, None, common)
         }
         VolumeAction::Show { pool, space, common } => pool::show(pool, *space, common),
         VolumeAction::Resync { volume, degraded, from, live, take_over, common } => {
