@@ -25,6 +25,7 @@
 
 mod reading;
 mod record;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod volume;

@@ -10,6 +10,7 @@ use thinwire_volume::{
 };
 
 use super::record::CutRecord;
+use super::steps::{Hold, Step};
 use super::{
     CutAsk, CutCanary, CutError, CutNumber, CutResult, Cutter, Desk, HOLD_MAX, KnownCut, NAME,
     RETRY_AFTER,
@@ -18,50 +19,6 @@ use crate::meta::LabelError;
 
 /// That of its own I/Os below: no user's has it.
 const OWN_TOKEN: Token = Token::MAX - 1;
-
-/// Who is held back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Hold {
-    Nobody,
-    /// Whoever flushes: what its own flush comes to is not known, and one that is done beside it may miss what that has lost.
-    Flushes,
-    /// Whoever changes something, or flushes.
-    Changes,
-    All,
-}
-
-impl Hold {
-    fn holds(self, op: Op) -> bool {
-        match self {
-            Hold::Nobody => false,
-            Hold::Flushes => op == Op::Flush,
-            Hold::Changes => op.is_write() || op == Op::Flush,
-            Hold::All => true,
-        }
-    }
-}
-
-/// What is under way.
-#[derive(Clone, Debug)]
-pub(super) enum Step {
-    Nothing,
-    /// Parts are told how an earlier one has ended.
-    Settle,
-    /// Whether all parts know cuts, and answer.
-    Probe,
-    Announce,
-    Drain,
-    Flush,
-    Take,
-    Ensure,
-    Record,
-    Keep,
-    /// The label is to say again that there is no such cut, since it could not be told otherwise.
-    Retract(LabelError),
-    Undo(CutError),
-    Drop,
-    List(Vec<KnownCut>),
-}
 
 /// A volume that can be cut as one. See the [module](super).
 pub struct CutVolume {

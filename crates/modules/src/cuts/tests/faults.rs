@@ -4,7 +4,7 @@ use thinwire_buffer::{Pool as Memory, Time};
 use thinwire_volume::testing::Puppet;
 use thinwire_volume::{Completion, CutAct, CutOrder, ErrorKind, Io, Op, Volume};
 
-use super::super::volume::{Hold, Step};
+use super::super::steps::{Hold, Step};
 use super::super::*;
 use super::world::*;
 use crate::thin::PoolOp;
