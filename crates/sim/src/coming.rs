@@ -25,7 +25,7 @@ pub enum Presence {
 impl Export {
     /// It can be taken away: it is one store of its target's machine, which one shard has.
     pub fn can_leave(&self) -> bool {
-        !self.is_spread && !self.is_leaf && !matches!(self.store, Store::Tree(_))
+        !self.is_spread && !self.is_leaf && !matches!(self.store, Store::Tree(_) | Store::Pool(_))
     }
 
     /// Somebody may be told that there is no such export, or none for this key.

@@ -85,6 +85,12 @@ coverage! {
     cuts_deleted,
     /// Snapshots whose content was checked.
     cuts_checked,
+    /// Snapshots that were taken of several volumes as one.
+    whole_cuts_taken,
+    /// Those that came to nothing because somebody answered too late.
+    whole_cuts_late,
+    /// Those whose content was checked.
+    whole_cuts_checked,
     /// Writes and write-zeroes of parts of blocks, which are read, patched and written.
     edges_patched,
     /// Runs whose attachment had several members, all of them open.
@@ -418,7 +424,7 @@ coverage! {
 }
 
 /// What only worlds with composed volumes exercise, all of it in each few hundred of them.
-const OF_VOLUMES: [&str; 16] = [
+const OF_VOLUMES: [&str; 18] = [
     "composed",
     "host_crashes",
     "hosts_fenced",
@@ -433,6 +439,8 @@ const OF_VOLUMES: [&str; 16] = [
     "cuts_taken",
     "cuts_deleted",
     "cuts_checked",
+    "whole_cuts_taken",
+    "whole_cuts_checked",
     // Of others, too.
     "reads_checked",
     "partitions",

@@ -6,6 +6,7 @@ use thinwire_volume::stores::{FileStore, MemoryStore, Writeback};
 use thinwire_volume::{Identity, Recorded, Volume, WriterRecord};
 
 use crate::coming::Presence;
+use crate::composed::PoolStore;
 use crate::image::Change;
 use crate::leaves::TreeRecord;
 use crate::medium::MediumHandle;
@@ -28,6 +29,8 @@ pub enum Store {
     Writeback(MediumHandle, usize),
     /// In several places, on this machine and on others.
     Tree(Box<TreeStore>),
+    /// In a pool on this machine.
+    Pool(Box<PoolStore>),
 }
 
 /// An export and everything the checker knows of it.
@@ -124,6 +127,10 @@ impl Export {
         if let Some(medium) = export.medium().cloned() {
             export.begin_content(medium.identity(), Some(medium), None);
         }
+        if let Some(of) = export.pool() {
+            let (identity, record) = (of.identity, of.record.clone());
+            export.begin_content(identity, Some(record), None);
+        }
         export
     }
 
@@ -166,7 +173,7 @@ impl Export {
     /// The medium, if there is one, and one only.
     pub fn medium(&self) -> Option<&MediumHandle> {
         match &self.store {
-            Store::Memory | Store::Tree(_) => None,
+            Store::Memory | Store::Tree(_) | Store::Pool(_) => None,
             Store::File(medium) | Store::Writeback(medium, _) => Some(medium),
         }
     }
@@ -179,21 +186,32 @@ impl Export {
         }
     }
 
+    /// What it is a volume of, if it is one of a pool.
+    pub fn pool(&self) -> Option<&PoolStore> {
+        match &self.store {
+            Store::Pool(of) => Some(of),
+            _ => None,
+        }
+    }
+
     /// Disks of the machine that serves it.
     pub fn own_media(&self) -> impl Iterator<Item = &MediumHandle> {
         let own = self.tree().into_iter().flat_map(TreeStore::own_media);
-        self.medium().into_iter().chain(own)
+        let of_pool = self.pool().into_iter().flat_map(PoolStore::own_media);
+        self.medium().into_iter().chain(own).chain(of_pool)
     }
 
     /// Where its content is, on any machine.
     fn content_media(&self) -> impl Iterator<Item = &MediumHandle> {
         let of_tree = self.tree().into_iter().flat_map(TreeStore::content_media);
-        self.medium().into_iter().chain(of_tree)
+        let of_pool = self.pool().into_iter().flat_map(PoolStore::own_media);
+        self.medium().into_iter().chain(of_tree).chain(of_pool)
     }
 
     /// Where its writer record is.
     pub fn record_medium(&self) -> Option<&MediumHandle> {
-        self.medium().or(self.tree().map(|tree| &tree.record))
+        let record = self.tree().map(|tree| &tree.record);
+        self.medium().or(record).or(self.pool().map(|of| &of.record))
     }
 
     /// The process that serves it dies before it says another word.
@@ -319,6 +337,10 @@ impl Export {
                 let grants = tree.begin_to_use();
                 let place = TreeRecord::new(index, tree);
                 Box::new(Recorded::new(volume, place, grants))
+            }
+            Store::Pool(of) => {
+                let record = of.record.open();
+                Box::new(Recorded::new(Box::new(of.open(pool)), record, Vec::new()))
             }
             Store::Memory => {
                 let incarnation = self.models.len() as u64 + 1;

@@ -113,7 +113,7 @@ impl World {
         let mut all = Vec::new();
         for (export, e) in self.exports.iter().enumerate().filter(|(_, e)| !e.is_leaf) {
             let share = match e.store {
-                Store::Memory => continue,
+                Store::Memory | Store::Pool(_) => continue,
                 Store::File(_) | Store::Writeback(..) => 0.3,
                 Store::Tree(_) => 0.6,
             };

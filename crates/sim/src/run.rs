@@ -46,6 +46,8 @@ pub enum Canary {
     Mirror(thinwire_modules::mirror::MirrorCanary),
     /// In their pools.
     Pool(thinwire_modules::thin::PoolCanary),
+    /// One of those who take snapshots of several volumes as one.
+    Cut(thinwire_modules::cuts::CutCanary),
     /// In clients of EBD, and in their servers.
     Ebd(thinwire_ebd::EbdCanary),
     /// In clients of AoE, and in their servers.
@@ -523,7 +525,7 @@ fn end(world: &mut World) -> Result<(), Violation> {
     }
     for export in &world.exports {
         match &export.store {
-            Store::Memory => {}
+            Store::Memory | Store::Pool(_) => {}
             Store::File(_) | Store::Writeback(..) if export.is_leaf => {}
             Store::File(medium) | Store::Writeback(medium, _) => {
                 let model = export.models.last().expect("it has a content");

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use thinwire_buffer::{Pool, Time};
 use thinwire_link::rng::Rng;
+use thinwire_modules::cuts::{CutAsk, Cutter};
 use thinwire_modules::meta::{
     Finding, LabelOutcome, Labels, MadePart, NewPart, NewWhole, WholeMaking, label_parts,
 };
@@ -83,8 +84,47 @@ impl<'a> AtRest<'a> {
         self.grow(Growing::new(shape))
     }
 
-    fn grow(&mut self, mut growing: Growing) -> Result<Opened, NotGrown> {
-        let mut thin = None;
+    /// Opens a pool of this shape, and none of its volumes.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open_pool(&mut self, shape: &VolumeShape) -> Result<ThinPool, NotGrown> {
+        let (_, thin) = self.grow(Growing::pool(shape))?;
+        Ok(thin.expect("it is a pool"))
+    }
+
+    /// Opens a volume of which snapshots are taken as one, and ends it when all of its parts know how the last has ended.
+    ///
+    /// # Errors
+    /// It cannot be opened, or says nothing.
+    pub fn settle_cuts(&mut self, shape: &VolumeShape) -> Result<(), Violation> {
+        let mut cutter = None;
+        let opened = self.grow_with(Growing::new(shape), &mut cutter);
+        let (mut volume, _) = opened.map_err(|e| Violation(format!("at rest: {e:?}")))?;
+        let cutter = cutter.expect("it can be cut");
+        cutter.ask(CutAsk::List);
+        let mut ended = Vec::new();
+        self.wait("settling a cut", &mut *volume, |volume| {
+            volume.poll(&mut Vec::new());
+            cutter.poll_ended(&mut ended);
+            !ended.is_empty()
+        })?;
+        match ended.remove(0).1 {
+            Ok(_) => self.end(volume),
+            Err(error) => Err(Violation(format!("at rest: {error}"))),
+        }
+    }
+
+    fn grow(&mut self, growing: Growing) -> Result<Opened, NotGrown> {
+        self.grow_with(growing, &mut None)
+    }
+
+    fn grow_with(
+        &mut self,
+        mut growing: Growing,
+        cutter: &mut Option<Cutter>,
+    ) -> Result<Opened, NotGrown> {
+        let mut thins = Vec::new();
         for _ in 0..TURNS_MAX {
             let now = self.pass();
             if self.countdown.is_over() {
@@ -98,11 +138,12 @@ impl<'a> AtRest<'a> {
                 dice,
                 disk: &mut disk,
                 keeper: &mut |_, _| None,
-                thin: &mut thin,
+                thins: &mut thins,
+                cutter,
                 settings: *settings,
             };
             if let Some(volume) = growing.turn(&mut ground)? {
-                return Ok((volume, thin));
+                return Ok((volume, thins.pop()));
             }
         }
         Err(NotGrown::Refused("it is never open".into()))

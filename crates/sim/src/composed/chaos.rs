@@ -304,7 +304,9 @@ impl VolumeChaos {
                 self.later(until, Later::Faults);
             }
             Event::Ambush => {
+                let is_cut = world.composed.iter().any(|composed| composed.volume.shape.is_cut());
                 let at = match self.rng.below(11) {
+                    ..8 if is_cut => AmbushAt::Cut(self.rng.between(1, 60) as u32),
                     0..3 => AmbushAt::Answer,
                     8..11 => AmbushAt::Write(self.rng.between(2, 12) as u32),
                     3 => AmbushAt::AnswerBehindDrop,

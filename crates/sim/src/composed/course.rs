@@ -5,7 +5,7 @@ use thinwire_modules::mirror::MIRROR_DATA_START;
 
 use super::at_rest::AtRest;
 use super::chaos::VolumeChaos;
-use super::{Composed, VolumeShape, draw};
+use super::{Composed, PoolStore, VolumeShape, draw};
 use crate::model::Violation;
 use crate::run::{Canary, RunReport};
 use crate::server::Crash;
@@ -28,6 +28,7 @@ pub fn run_volumes(seed: u64, canary: Canary, prints: bool) -> Result<RunReport,
         match canary {
             Canary::Mirror(planted) => host.settings.mirror_canary = planted,
             Canary::Pool(planted) => host.settings.pool_canary = planted,
+            Canary::Cut(planted) => host.settings.cut_canary = planted,
             Canary::Initiator(planted) => host.config.canary = planted,
             _ => {}
         }
@@ -147,6 +148,15 @@ fn look_at_rest(world: &mut World, seed: u64) -> Result<(), Violation> {
     });
     if let Some(text) = broken {
         return Err(Violation(text));
+    }
+    if volume.shape.is_cut() {
+        for pool in volume.disks.iter().filter_map(|disk| disk.pool.as_ref()) {
+            pool.check(seed)?;
+        }
+        world.coverage.whole_cuts_checked += volume.check_whole_cuts(seed)?;
+        let own = volume.disks.iter().filter_map(|disk| disk.pool.as_ref());
+        own.flat_map(PoolStore::own_media).for_each(|medium| medium.power_failure());
+        return Ok(());
     }
     let mut at_rest = AtRest::new(&media, seed);
     if volume.shape.top().is_some_and(|top| top.has_volumes()) {

@@ -9,6 +9,7 @@ use thinwire_node::{Lane, Node, PartId};
 use thinwire_volume::stores::FileStore;
 use thinwire_volume::{ErrorKind, Volume};
 
+use super::pools::PoolStore;
 use crate::coverage::Coverage;
 use crate::gateway::LANES;
 use crate::medium::MediumHandle;
@@ -23,6 +24,8 @@ pub struct ComposedDisk {
     pub block_bytes: u32,
     /// Which export it is, if it is one.
     pub export: Option<DiskExport>,
+    /// What its server has there, if that is a volume of a pool; the medium is then that of its data.
+    pub pool: Option<PoolStore>,
 }
 
 /// An export that is a disk of a composed volume.

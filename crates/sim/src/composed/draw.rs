@@ -11,11 +11,13 @@ use thinwire_modules::thin::METADATA_BYTES_LEAST;
 use super::at_rest::AtRest;
 use super::chaos::ChaosPlan;
 use super::cuts::Cuts;
+use super::pools::PoolStore;
+use super::whole_cuts::WholeCuts;
 use super::{
     Composed, ComposedDisk, ComposedVolume, DiskExport, VolumeHost, VolumeShape, VolumeUser,
 };
 use crate::client::Workload;
-use crate::export::Store;
+use crate::export::{RECORD_BYTES, Store};
 use crate::medium::{Device, MediumConfig, MediumHandle};
 use crate::model::Model;
 use crate::swarm::{self, Ground, pick};
@@ -167,6 +169,53 @@ fn kept(shape: VolumeShape, rng: &mut Rng) -> VolumeShape {
     }
 }
 
+/// A volume of a pool, on disks of a server.
+fn of_pool(bytes: u64, number: usize, rng: &mut Rng) -> PoolStore {
+    let block = pick(rng, &THIN_BLOCKS);
+    let room = LABEL_AREA_BYTES + 4 * bytes;
+    let sizes = [room, LABEL_AREA_BYTES + METADATA_BYTES_LEAST, RECORD_BYTES];
+    let [data, metadata, record] = sizes.map(|bytes| {
+        let bytes = bytes.next_multiple_of(4096);
+        let mut config = swarm::medium(bytes, rng).without_failures();
+        config.latency_ns = config.latency_ns.min((20_000, 200_000));
+        config.slow = 0.0;
+        MediumHandle::on(Device::new(), rng.bits(), [number as u8 + 1; 16], config)
+    });
+    let shape = VolumeShape::thin(block, VolumeShape::Disk(0), VolumeShape::Disk(1), bytes);
+    PoolStore::make(shape, [data, metadata], record, rng.bits())
+}
+
+/// A stripe over volumes of pools of several servers, of which snapshots are taken as one.
+fn cut_as_one(
+    bytes: u64,
+    world: &mut World,
+    servers: usize,
+    rng: &mut Rng,
+) -> (VolumeShape, Vec<ComposedDisk>) {
+    let (count, chunk) = (pick(rng, &[2, 2, 3]), pick(rng, &CHUNKS));
+    let each =
+        (LABEL_AREA_BYTES + bytes.div_ceil(count).next_multiple_of(chunk)).next_multiple_of(4096);
+    let first = rng.below(servers as u64) as usize;
+    let mut disks = Vec::new();
+    for number in 0..count as usize {
+        let (pool, server) = (of_pool(each, number, rng), (first + number) % servers);
+        let block_bytes = pool.geometry.block_bytes;
+        let store = Store::Pool(Box::new(pool.clone()));
+        let export = world.add_export(server, pool.geometry.bytes, block_bytes, store);
+        world.exports[export].is_leaf = true;
+        let (node, name) =
+            (world.servers[server].config.node.clone(), world.exports[export].name.clone());
+        disks.push(ComposedDisk {
+            medium: pool.media[0].clone(),
+            block_bytes,
+            export: Some(DiskExport { number: export, node, name }),
+            pool: Some(pool),
+        });
+    }
+    let parts = (0..disks.len()).map(VolumeShape::Disk).collect();
+    (VolumeShape::over("stripe", &[("chunk", chunk)], parts).cut_as_one(), disks)
+}
+
 /// A world, what goes wrong in it, and how long.
 pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     let mut rng = Rng::new(seed ^ 0x766f_6c75_6d65_7321);
@@ -192,11 +241,20 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     let sizes = shaper.sizes;
     // Drawn apart, so that all else of a world is as it was.
     let shape = kept(shape, &mut Rng::new(seed ^ 0x6361_6368_6573_2121));
+    let of_cuts = &mut Rng::new(seed ^ 0x736e_6170_7368_6f74);
+    let is_cut = of_cuts.chance(0.12);
+    let (shape, sizes, pools) = match is_cut {
+        true => {
+            let (shape, pools) = cut_as_one(bytes, &mut world, servers, of_cuts);
+            (shape, Vec::new(), pools)
+        }
+        false => (shape, sizes, Vec::new()),
+    };
     let is_thin = shape.top().is_some_and(|top| top.has_volumes());
     let slow = rng.chance(0.3);
     let first_server = rng.below(servers as u64) as usize;
     let failing = if rng.chance(0.4) { failing_disks(&shape, rng) } else { Vec::new() };
-    let (mut disks, mut failures) = (Vec::new(), Vec::new());
+    let (mut disks, mut failures) = (pools, Vec::new());
     for (number, bytes) in sizes.into_iter().enumerate() {
         let drawn = swarm::medium(bytes, rng);
         let mut config = drawn.without_failures();
@@ -222,10 +280,20 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
             failures
                 .push((medium.clone(), MediumConfig { latency_ns, slow, ..sickly(drawn, rng) }));
         }
-        disks.push(ComposedDisk { medium, block_bytes, export });
+        disks.push(ComposedDisk { medium, block_bytes, export, pool: None });
     }
     let media: Vec<_> = disks.iter().map(|disk| (disk.medium.clone(), disk.block_bytes)).collect();
-    let mut at_rest = AtRest::new(&media, rng.bits());
+    let dice = rng.bits();
+    let mut at_rest = match is_cut {
+        true => AtRest::over(
+            |number, _| {
+                let pool = disks[number].pool.as_ref().expect("all of them are");
+                pool.open_at_rest().unwrap_or_else(|e| panic!("{e:?}")).0
+            },
+            dice,
+        ),
+        false => AtRest::new(&media, dice),
+    };
     at_rest.make(&shape);
     let shape_is_noisy = shape.has("crypt") && !is_thin;
     if shape_is_noisy {
@@ -235,7 +303,11 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     let is_all_remote = disks.iter().all(|disk| disk.export.is_some());
     let wild_sectors = if is_all_remote { WILD_SECTORS } else { 0 };
     let model = Model::new("composed", at_rest.bytes(&shape));
+    drop(at_rest);
     media.iter().for_each(|(medium, _)| medium.power_failure());
+    let of_pools =
+        disks.iter().filter_map(|disk| disk.pool.as_ref()).flat_map(PoolStore::own_media);
+    of_pools.for_each(|medium| medium.power_failure());
     // Now that it is made.
     for (medium, failing) in &failures {
         medium.configure(|config| *config = *failing);
@@ -247,7 +319,8 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
         disks,
         model,
         cuts,
-        may_fill: is_thin && has_cuts,
+        whole_cuts: WholeCuts::default(),
+        may_fill: is_thin && has_cuts || is_cut,
         may_fail: !failures.is_empty(),
         old_leg: None,
         known: None,
@@ -296,6 +369,6 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     });
     legs.retain(|leg| composed.volume.disks[*leg].export.is_some());
     composed.volume.old_leg = legs.first().map(|leg| (*leg, None));
-    let plan = ChaosPlan::draw(duration_ns, faults, is_thin && has_cuts, rng);
+    let plan = ChaosPlan::draw(duration_ns, faults, is_thin && has_cuts || is_cut, rng);
     (world, plan)
 }

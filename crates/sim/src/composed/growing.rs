@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use thinwire_buffer::{Pool, Time};
 use thinwire_link::rng::Rng;
+use thinwire_modules::cuts::{CUT_LABEL_TOKEN, CutCanary, CutVolume, Cutter, Recorder};
 use thinwire_modules::meta::{
     Assembly, Finding, Label, LabelError, LabelOutcome, Labels, SeenPart, WholeOpening, assemble,
 };
@@ -35,8 +36,10 @@ pub struct GrowingScene<'a> {
     pub disk: &'a mut dyn FnMut(usize) -> Option<Box<dyn Volume>>,
     /// Who brings back the legs of a mirror over these parts, of which only some are in it.
     pub keeper: &'a mut KeeperOf<'a>,
-    /// The pool that was opened, for whoever changes it.
-    pub thin: &'a mut Option<ThinPool>,
+    /// Pools that were opened, for whoever changes them.
+    pub thins: &'a mut Vec<ThinPool>,
+    /// Who takes snapshots of all of it as one, if that can be done.
+    pub cutter: &'a mut Option<Cutter>,
     /// How long is waited for what, and which faults are planted.
     pub settings: GrowingSettings,
 }
@@ -52,6 +55,8 @@ pub struct GrowingSettings {
     pub mirror_canary: MirrorCanary,
     /// Likewise in pools.
     pub pool_canary: PoolCanary,
+    /// Likewise where snapshots are taken of several as one.
+    pub cut_canary: CutCanary,
 }
 
 impl Default for GrowingSettings {
@@ -61,6 +66,7 @@ impl Default for GrowingSettings {
             label_timeout: Duration::from_secs(5),
             mirror_canary: MirrorCanary::default(),
             pool_canary: PoolCanary::default(),
+            cut_canary: CutCanary::default(),
         }
     }
 }
@@ -127,8 +133,8 @@ enum Stage {
     Parts,
     /// Their labels are read, until then.
     Reading(Vec<Reader>, Time),
-    /// Those of a pool once more, behind its opening.
-    ReadingPool(Assembly, Vec<Reader>),
+    /// Those of a pool once more, behind its opening; or of what is cut as one.
+    ReadingAgain(Assembly, Vec<Reader>),
     /// An opening is drawn.
     Drawing(Assembly, OnPart, Box<WholeOpening>),
     /// A pool is being read.
@@ -211,7 +217,8 @@ impl Growing {
         match &mut self.stage {
             Stage::Parts => self.begin(&over, ground),
             Stage::Reading(..) => self.read(&over, ground),
-            Stage::ReadingPool(..) => self.read_pool(ground),
+            Stage::ReadingAgain(..) if over.is_cut => self.read_cut(&over, ground),
+            Stage::ReadingAgain(..) => self.read_pool(ground),
             Stage::Drawing(_, _, opening) => {
                 let mut volumes = take_there(&mut self.parts);
                 let ended = opening.turn(&mut volumes);
@@ -231,7 +238,7 @@ impl Growing {
                 if !pool.is_ready() {
                     return Ok(None);
                 }
-                *ground.thin = Some(pool.clone());
+                ground.thins.push(pool.clone());
                 if self.is_alone {
                     return Ok(Some(Box::new(NullStore::new(4096, 4096))));
                 }
@@ -317,9 +324,10 @@ impl Growing {
         else {
             unreachable!("it was drawn")
         };
-        if over.module.has_volumes() {
-            let readers = readers(&mut self.parts, POOL_LABEL_TOKEN, ground.pool);
-            self.stage = Stage::ReadingPool(whole, readers);
+        if over.module.has_volumes() || over.is_cut {
+            let token = if over.is_cut { CUT_LABEL_TOKEN } else { POOL_LABEL_TOKEN };
+            let readers = readers(&mut self.parts, token, ground.pool);
+            self.stage = Stage::ReadingAgain(whole, readers);
             return Ok(None);
         }
         let mut volumes: Vec<_> = take_there(&mut self.parts).into_iter().map(Some).collect();
@@ -351,7 +359,7 @@ impl Growing {
         &mut self,
         ground: &mut GrowingScene<'_>,
     ) -> Result<Option<Box<dyn Volume>>, NotGrown> {
-        let Stage::ReadingPool(whole, readers) = &mut self.stage else { unreachable!("it reads") };
+        let Stage::ReadingAgain(whole, readers) = &mut self.stage else { unreachable!("it reads") };
         if !go_on_reading(&mut self.parts, readers, false) {
             return Ok(None);
         }
@@ -377,6 +385,38 @@ impl Growing {
         pool.set_canary(ground.settings.pool_canary);
         self.stage = Stage::Pool(pool);
         Ok(None)
+    }
+
+    /// A whole of which snapshots are taken as one: its first part writes the label.
+    fn read_cut(
+        &mut self,
+        over: &VolumeOver,
+        ground: &mut GrowingScene<'_>,
+    ) -> Result<Option<Box<dyn Volume>>, NotGrown> {
+        let Stage::ReadingAgain(whole, readers) = &mut self.stage else { unreachable!("it reads") };
+        if !go_on_reading(&mut self.parts, readers, false) {
+            return Ok(None);
+        }
+        let (mut readers, first) = (std::mem::take(readers), whole.parts[0].place);
+        let found = readers.swap_remove(first).label();
+        let (labels, label) = found
+            .ok_or_else(|| NotGrown::Refused("the first part has no label any more".into()))?;
+        let mut volumes = take_there(&mut self.parts);
+        let (part, record) = Recorder::new(volumes.remove(first), labels, label);
+        volumes.insert(first, Box::new(part));
+        let mut volumes: Vec<_> = volumes.into_iter().map(Some).collect();
+        let mut parts = Vec::new();
+        for part in &whole.parts {
+            let volume = volumes[part.place].take().expect("each is one part");
+            let child = Child::within(volume, part.data_start, part.data_bytes);
+            parts.push(child.map_err(NotGrown::Refused)?);
+        }
+        let built = over.module.open_over(parts, &over.options);
+        let built = built.map_err(|e| NotGrown::Refused(e.to_string()))?;
+        let (mut volume, cutter) = CutVolume::new(built, record, ground.pool);
+        volume.set_canary(ground.settings.cut_canary);
+        *ground.cutter = Some(cutter);
+        Ok(Some(Box::new(volume)))
     }
 
     fn mirror(

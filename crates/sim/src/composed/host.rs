@@ -9,6 +9,7 @@ use thinwire_initiator::InitiatorConfig;
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::SimNet;
+use thinwire_modules::cuts::Cutter;
 use thinwire_modules::thin::ThinPool;
 use thinwire_volume::{ErrorKind, LegStanding, Op, Volume, VolumeEvent};
 
@@ -59,6 +60,8 @@ pub struct VolumeHost {
     /// Turns since it began to open the volume, and since something was submitted that somebody waits for.
     opening_turns: u32,
     write_turns: u32,
+    /// The same, since a snapshot of several volumes was begun.
+    cut_turns: u32,
     pool: Pool,
 }
 
@@ -79,7 +82,8 @@ pub struct HostProcess {
     disks: HostDisks,
     returning: Returning,
     stage: Stage,
-    thin: Option<ThinPool>,
+    thins: Vec<ThinPool>,
+    cutter: Option<Cutter>,
     dice: Rng,
     has_asked_to_flush: bool,
 }
@@ -121,6 +125,7 @@ impl VolumeHost {
             ambush: None,
             opening_turns: 0,
             write_turns: 0,
+            cut_turns: 0,
             pool: Pool::new(16 << 20),
         }
     }
@@ -145,13 +150,14 @@ impl VolumeHost {
             disks,
             returning: Returning::default(),
             stage: Stage::Attaching(now + self.patience_ns),
-            thin: None,
+            thins: Vec::new(),
+            cutter: None,
             dice,
             has_asked_to_flush: false,
         });
         self.run = run;
         self.is_closing = false;
-        (self.opening_turns, self.write_turns) = (0, 0);
+        (self.opening_turns, self.write_turns, self.cut_turns) = (0, 0, 0);
         self.user.begin(run);
         self.machine.frozen_until = 0;
         self.machine.dirty = true;
@@ -164,6 +170,7 @@ impl VolumeHost {
         self.user.begin(0);
         self.machine.deadline = u64::MAX;
         volume.cuts.run_ended(&volume.model);
+        volume.whole_cuts.run_ended(&mut volume.model);
         volume.model.run_ended(self.run);
     }
 
@@ -262,6 +269,15 @@ impl VolumeHost {
             if let Some(ambush) = self.strike(AmbushAt::Write(self.write_turns)) {
                 return Ok(Some(ambush));
             }
+        }
+        self.cut_turns = match scene.volume.whole_cuts.are_settled() {
+            true => 0,
+            false => self.cut_turns + 1,
+        };
+        if self.cut_turns > 0
+            && let Some(ambush) = self.strike(AmbushAt::Cut(self.cut_turns))
+        {
+            return Ok(Some(ambush));
         }
         let process = self.process.as_mut().expect("it runs");
         let mut deadline = process.returning.tend(now, &mut process.disks, scene.coverage);
@@ -378,7 +394,7 @@ impl VolumeHost {
         trace: &mut dyn FnMut(&str, u64),
     ) -> Result<Option<HostEnd>, Violation> {
         let process = self.process.as_mut().expect("it runs");
-        let HostProcess { disks, returning, stage, thin, dice, .. } = process;
+        let HostProcess { disks, returning, stage, thins, cutter, dice, .. } = process;
         let Stage::Growing(growing) = stage else { unreachable!("it grows") };
         let pool = disks.pool().clone();
         let all = std::cell::RefCell::new(disks);
@@ -388,7 +404,8 @@ impl VolumeHost {
             dice,
             disk: &mut |disk| all.borrow_mut().open(disk),
             keeper: &mut |parts, used| returning.keeper(parts, used, &all.borrow()),
-            thin,
+            thins,
+            cutter,
             settings: self.settings,
         };
         let grown = growing.turn(&mut ground);
@@ -408,7 +425,7 @@ impl VolumeHost {
                 let expected = *scene.volume.known.get_or_insert(found);
                 *stage = Stage::Serving(volume);
                 self.machine.dirty = true;
-                if let (Some(thin), true) = (&*thin, is_writer) {
+                if let (Some(thin), true) = (thins.first(), is_writer) {
                     scene.volume.cuts.find(thin)?;
                 }
                 if found != expected {
@@ -435,8 +452,8 @@ impl VolumeHost {
     ) -> Result<Option<HostEnd>, Violation> {
         let process = self.process.as_mut().expect("it runs");
         let Stage::Serving(volume) = &mut process.stage else { unreachable!("it serves") };
-        let ComposedVolume { model, may_fill, may_fail, .. } = &mut *scene.volume;
-        let is_thin = process.thin.is_some();
+        let ComposedVolume { model, may_fill, may_fail, whole_cuts, .. } = &mut *scene.volume;
+        let is_thin = !process.thins.is_empty();
         let due = DueErrors { fenced: scene.is_contested, full: *may_fill, io: *may_fail };
         let (now, life, coverage) = (scene.now, scene.life, &mut *scene.coverage);
         let mut user_scene = UserScene { now, model, life, coverage, due, is_thin };
@@ -447,6 +464,7 @@ impl VolumeHost {
         volume.poll_events(&mut events);
         if events.contains(&VolumeEvent::Lost) {
             self.user.on_loss(user_scene.model);
+            whole_cuts.on_loss();
             user_scene.coverage.composed_losses += 1;
         }
         self.machine.dirty |= !done.is_empty();
@@ -502,23 +520,27 @@ impl VolumeHost {
             return Ok(moment);
         }
         let process = self.process.as_mut().expect("it runs");
-        let HostProcess { stage, thin, has_asked_to_flush, .. } = process;
+        let HostProcess { stage, thins, cutter, has_asked_to_flush, .. } = process;
         let Stage::Serving(volume) = stage else { unreachable!("it serves") };
-        let ComposedVolume { model, cuts, shape, .. } = &mut *scene.volume;
+        let ComposedVolume { model, cuts, whole_cuts, shape, .. } = &mut *scene.volume;
         let coverage = &mut *scene.coverage;
         let mut user_scene = UserScene { now, model, life, coverage, due, is_thin };
-        if let Some(thin) = thin {
-            cuts.tend(thin, user_scene.model, user_scene.coverage)
-                .map_err(|v| Violation(format!("{} (run {}): {}", self.name, self.run, v.0)))?;
-        }
+        let told = match (thins.first(), &cutter) {
+            (_, Some(cutter)) => whole_cuts.tend(cutter, user_scene.model, user_scene.coverage),
+            (Some(thin), None) => cuts.tend(thin, user_scene.model, user_scene.coverage),
+            (None, None) => Ok(()),
+        };
+        told.map_err(|v| Violation(format!("{} (run {}): {}", self.name, self.run, v.0)))?;
         if !self.is_closing {
             self.user.submit_more(&mut **volume, &mut user_scene, trace);
-            if let Some(thin) = thin {
-                cuts.begin(thin, user_scene.model);
+            match (thins.first(), &cutter) {
+                (_, Some(cutter)) => whole_cuts.begin(cutter, user_scene.model, cuts),
+                (Some(thin), None) => cuts.begin(thin, user_scene.model),
+                (None, None) => {}
             }
             return Ok(None);
         }
-        if self.user.outstanding() > 0 || !cuts.are_settled() {
+        if self.user.outstanding() > 0 || !cuts.are_settled() || !whole_cuts.are_settled() {
             return Ok(None);
         }
         // A mirror makes durable what it has been given before it says that nothing is open.

@@ -6,6 +6,7 @@
 //! * `growing.rs`: from disks to the volume on top of them, as whoever opens one does it
 //! * `disks.rs`: the disks as a host has them; `returning.rs`: legs of mirrors that come back
 //! * `host.rs`: a machine that composes one; `user.rs`: what is done with it, and how answers are judged; `cuts.rs`: snapshots
+//! * `pools.rs`: volumes of pools that servers export; `whole_cuts.rs`: snapshots of several of these as one
 //! * `chaos.rs`: what goes wrong; `course.rs`: the course of a run, and its verdict
 //! * `enumerate.rs`: every crash of short workloads on one machine, over disks that lose what was not flushed (`crash_disk.rs`)
 
@@ -19,14 +20,17 @@ mod draw;
 mod enumerate;
 mod growing;
 mod host;
+mod pools;
 mod returning;
 mod shape;
 mod user;
+mod whole_cuts;
 
 use thinwire_volume::{Identity, LegReport, LegStanding, MirrorReport, Volume};
 
 use self::cuts::Cuts;
 use self::host::{HostScene, end_in_order};
+use self::whole_cuts::WholeCuts;
 use crate::medium::MediumHandle;
 use crate::model::{ContentLife, Model, Violation};
 use crate::server::Crash;
@@ -36,6 +40,7 @@ pub use self::course::run_volumes;
 pub use self::disks::{ComposedDisk, DiskExport};
 pub use self::enumerate::{Enumerated, enumerate};
 pub use self::host::VolumeHost;
+pub use self::pools::PoolStore;
 pub use self::shape::{VolumeOver, VolumeShape};
 pub use self::user::VolumeUser;
 
@@ -52,6 +57,8 @@ pub struct ComposedVolume {
     pub model: Model,
     /// Its snapshots.
     pub cuts: Cuts,
+    /// Those that are taken of several volumes of pools as one.
+    pub whole_cuts: WholeCuts,
     /// There may be no room for a write.
     pub may_fill: bool,
     /// Some disk fails what no module above makes good.
@@ -116,6 +123,8 @@ pub enum AmbushAt {
     InSync,
     /// So many turns after something that changes something was submitted.
     Write(u32),
+    /// So many turns after it began to take a snapshot of several volumes as one, or to delete one.
+    Cut(u32),
     /// So many turns after it began to open the volume.
     Opening(u32),
     /// It has ended in order.

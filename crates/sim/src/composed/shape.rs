@@ -23,6 +23,8 @@ pub struct VolumeOver {
     pub has_labels: bool,
     /// In their order.
     pub parts: Vec<VolumeShape>,
+    /// Snapshots of it are taken as one: all its parts are volumes of pools.
+    pub is_cut: bool,
     /// Of a pool: how large the volume is that is used of it, in bytes.
     pub thin_bytes: u64,
 }
@@ -43,7 +45,14 @@ impl VolumeShape {
             told.set(module.option(name).expect("it has that option"), *value);
         }
         let has_labels = module.keeps.is_some();
-        VolumeShape::Over(VolumeOver { module, options: told, has_labels, parts, thin_bytes: 0 })
+        VolumeShape::Over(VolumeOver {
+            module,
+            options: told,
+            has_labels,
+            parts,
+            is_cut: false,
+            thin_bytes: 0,
+        })
     }
 
     /// The same, whose parts have labels.
@@ -52,6 +61,19 @@ impl VolumeShape {
             over.has_labels = true;
         }
         self
+    }
+
+    /// The same, of which snapshots are taken as one.
+    pub fn cut_as_one(mut self) -> Self {
+        if let VolumeShape::Over(over) = &mut self {
+            over.is_cut = true;
+        }
+        self.labelled()
+    }
+
+    /// Snapshots of it are taken as one.
+    pub fn is_cut(&self) -> bool {
+        matches!(self, VolumeShape::Over(over) if over.is_cut)
     }
 
     /// A volume of so many bytes in a pool over these parts.

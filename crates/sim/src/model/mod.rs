@@ -13,10 +13,13 @@
 //! of a run, without anything that may lose data, an old run's sector must not change: nothing of
 //! a fenced writer lands after the grant.
 
+mod cuts;
 mod doubt;
 mod runs;
 #[cfg(test)]
 mod tests;
+
+pub use self::cuts::Ack;
 
 use crate::stamp::{SECTOR_BYTES, Seen, look, stamp};
 
@@ -163,6 +166,8 @@ pub struct Model {
     flush_count: u64,
     /// How often reads saw a loss before the target heard of it, and the last version before that.
     losses: (u64, u64),
+    /// What was acknowledged while somebody takes a snapshot.
+    acks: Option<Vec<Ack>>,
 }
 
 impl Model {
@@ -179,6 +184,7 @@ impl Model {
             owed: None,
             flush_count: 0,
             losses: (0, 0),
+            acks: None,
         }
     }
 
@@ -261,16 +267,20 @@ impl Model {
             return;
         }
         let stamp = version;
-        let mut version = version;
+        let (mut version, mut leaves) = (version, false);
         for at in range.iter() {
             let sector = &mut self.sectors[at];
             // One that was adopted more than once may have been done each time: the first is what is sure.
             let is_it = |e: &&mut Entry| e.stamp == stamp && e.run == run;
             if let Some(entry) = sector.history.iter_mut().find(is_it) {
                 version = entry.version;
+                leaves |= entry.effect != ModelEffect::Discard;
                 let is_there = ok && entry.state == State::Open;
                 entry.state = if is_there { State::Done } else { State::Unknown };
             }
+        }
+        if ok && leaves {
+            self.note_ack(range, version);
         }
         if ok && fua {
             self.raise_durable(range, version);
@@ -508,33 +518,6 @@ impl Model {
     /// The newest version that was submitted.
     pub fn last_version(&self) -> u64 {
         self.last_version
-    }
-
-    /// Of each sector the version that a snapshot has to hold that is taken from now on, at least: whatever was acknowledged, by now,
-    /// to the run that writes.
-    pub fn acknowledged(&self) -> Vec<u64> {
-        let known = |sector: &Sector| {
-            let mine = |e: &&Entry| {
-                e.state == State::Done && e.run == self.run && e.effect != ModelEffect::Discard
-            };
-            let done = sector.history.iter().rev().find(mine).map_or(0, |e| e.version);
-            done.max(sector.durable)
-        };
-        self.sectors.iter().map(known).collect()
-    }
-
-    /// A snapshot that holds these floors at least, and nothing newer than `ceiling`.
-    pub fn check_cut(&self, image: &[u8], floors: &[u64], ceiling: u64) -> Check {
-        for (at, bytes) in image.chunks_exact(SECTOR_BYTES).enumerate() {
-            let (sector, seen) = (&self.sectors[at], look(bytes));
-            if !self.allowed(sector, at, seen, floors[at], ceiling) {
-                return self.fail(&format!(
-                    "sector {at} holds {seen:?}, and version {} was acknowledged before; {:?}",
-                    floors[at], sector.history
-                ));
-            }
-        }
-        Ok(())
     }
 
     /// The image that is left at the end: everything that was ever flushed is there.

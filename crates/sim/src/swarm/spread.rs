@@ -92,7 +92,7 @@ fn spread(export: &mut Export, fails: bool, dice: &mut Rng) {
             export.begin_content(new.identity(), Some(new.clone()), None);
             export.store = Store::File(new);
         }
-        Store::File(_) | Store::Tree(_) => {}
+        Store::File(_) | Store::Tree(_) | Store::Pool(_) => {}
     }
     let medium = export.medium().expect("it is a file");
     medium.configure(|c| {

@@ -42,6 +42,7 @@ impl World {
                 Store::Tree(tree) => {
                     format!("{:?} of {:?}", tree.shape, tree.leaves)
                 }
+                Store::Pool(of) => format!("{:?} on {:?}", of.shape, of.media),
                 Store::File(medium) => format!("file on {:?}", medium.config()),
                 Store::Writeback(medium, max) => {
                     format!("write-back of {max} on {:?}", medium.config())
