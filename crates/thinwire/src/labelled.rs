@@ -46,6 +46,9 @@ pub struct Opening<'a> {
     pub pool: Option<&'a PoolPlace>,
 }
 
+/// By what a volume is known of which snapshots can be taken as one, and whether something above buffers writes: then none are.
+pub type ToCut = (PoolName, bool);
+
 /// What the label of the only part says of how its data stands there.
 pub enum OnPart {
     /// Encrypted, by a key that was unlocked.
@@ -63,7 +66,7 @@ pub fn open_whole(
     host: &Host,
     (module, options, key): (&'static Module, &Options, Option<&str>),
     specs: &[VolumeSpec],
-    (mut children, cuts): (Vec<Box<dyn Volume>>, Option<(PoolName, bool)>),
+    (mut children, cuts): (Vec<Box<dyn Volume>>, Option<ToCut>),
     by: &Opening<'_>,
 ) -> Outcome<Box<dyn Volume>> {
     let described = (module, options, key);
