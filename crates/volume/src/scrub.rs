@@ -16,6 +16,12 @@ pub struct ScrubReport {
     pub position: u64,
     /// Bytes of the volume.
     pub bytes: u64,
+    /// Which scrub since it was opened, counted from 1; 0 if there was none.
+    pub number: u64,
+    /// From where on that reads.
+    pub from: u64,
+    /// Legs, as bits, of which not all was read: they were not in sync all the while, and nobody knows what they hold.
+    pub unread_legs: u8,
     /// Bytes that were read, of each leg.
     pub checked_bytes: u64,
     /// Blocks that did not fit their sums, or could not be read, and were written again from another leg.

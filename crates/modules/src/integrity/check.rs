@@ -55,6 +55,8 @@ pub(super) struct Check {
     /// Regions that hold what a flush has failed to cover.
     unflushed: Vec<u32>,
     pub retry_at: Time,
+    /// Regions in doubt that were passed over, each with whether it was written since: then it may be as it should be.
+    passed: Vec<(u32, bool)>,
     /// Blocks of regions that were open at a crash, which nobody was told of yet.
     unverified: u64,
 }
@@ -241,6 +243,8 @@ impl Integrity {
                 self.check.good.push(number);
             } else if region.is_doubtful {
                 self.regions.pass_over(number);
+                self.check.passed.retain(|(passed, _)| *passed != number);
+                self.check.passed.push((number, !self.regions.is_quiet(number)));
             }
         }
         if region.is_of_scrub && self.check.report.is_running {
@@ -250,6 +254,28 @@ impl Integrity {
             self.check.report.is_running = !is_last;
         }
         true
+    }
+
+    /// Somebody writes in a region.
+    #[inline]
+    pub(super) fn on_region_written(&mut self, number: u32) {
+        for (passed, is_written) in &mut self.check.passed {
+            *is_written |= *passed == number;
+        }
+    }
+
+    /// What was written lately is durable: where that was passed over before it is read again.
+    pub(super) fn look_at_written(&mut self) {
+        if self.canary == IntegrityCanary::PassesOverForGood {
+            return;
+        }
+        let before = self.check.passed.len();
+        self.check.passed.retain(|(_, is_written)| !is_written);
+        if self.check.passed.len() < before {
+            // All of them are: what was not written is passed over once more.
+            self.check.passed.clear();
+            self.regions.look_again();
+        }
     }
 
     /// What was good is there for good, and not in doubt any more; or it is read again.
@@ -335,6 +361,8 @@ impl Scrub for Integrity {
         self.check.report = ScrubReport {
             module: NAME,
             is_running: true,
+            number: self.check.report.number + 1,
+            from: position,
             position,
             bytes,
             ..ScrubReport::default()

@@ -226,7 +226,10 @@ impl Integrity {
                 self.regions.close_now(ended);
                 self.closing = Closing::Clearing;
             }
-            None => self.regions.close(ended, self.now),
+            None => {
+                self.regions.close(ended, self.now);
+                self.look_at_written();
+            }
             Some(error) => {
                 // What it should have covered may be gone.
                 self.on_own_flush_failed();

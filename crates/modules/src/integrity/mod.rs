@@ -93,6 +93,8 @@ enum IntegrityCanary {
     Forgetful,
     /// What was found good and not flushed stays so behind a loss, and the sums that it fits are not written again.
     TrustsMemory,
+    /// What was passed over is not read again, also once it was written.
+    PassesOverForGood,
     /// Reads do not wait for writes of the same blocks.
     NoRangeLock,
 }

@@ -84,6 +84,7 @@ impl Integrity {
         let mut is_open = true;
         for region in self.regions.of(at, len) {
             is_open &= self.regions.begin_write(region, 0);
+            self.on_region_written(region);
         }
         match is_open || self.canary == IntegrityCanary::NoOpenRegion {
             true => self.load_for_write(id),

@@ -40,4 +40,8 @@ pub enum MirrorCanary {
     CutsWhatIsThere,
     /// Reads take whatever a leg has, and what fits no sum is copied.
     UnverifiedSource,
+    /// What is scrubbed, or mended, is not locked.
+    NoLookLock,
+    /// Behind a crash what one leg has fills in for another, also where users have read that other one since.
+    ForgetsWhatWasRead,
 }

@@ -25,6 +25,8 @@ pub(super) struct Intent {
     is_writing: bool,
     /// Batches that have begun, and when the next may if nobody waits for it.
     begun: u64,
+    /// The last of them that is durable: with it all that was to be written by any before.
+    durable: u64,
     retry_at: Time,
     /// All legs are being flushed, so that regions can be closed.
     is_closing: bool,
@@ -44,10 +46,9 @@ impl Intent {
         self.begun + 1
     }
 
-    /// Whether that batch was written.
+    /// Whether that batch was written, or a later one.
     pub fn is_through(&self, batch: u64) -> bool {
-        let under_way = u64::from(self.is_writing);
-        self.begun - under_way >= batch
+        self.durable >= batch
     }
 
     /// A batch is under way.
@@ -94,11 +95,11 @@ impl Mirror {
         let is_durable = job.ok & self.in_sync != 0;
         self.regions.on_written(is_durable);
         if is_durable {
+            self.intent.durable = self.intent.begun;
             bits(job.failed & self.active).for_each(|leg| self.drop_if_spare(leg, false));
         } else {
             job.error.into_iter().for_each(|error| self.fail_closing(error));
-            // It has not been written, whatever it was.
-            self.intent.begun -= 1;
+            // All of it comes with the next one, whose number somebody may wait for already.
             self.intent.retry_at = self.now + RETRY_AFTER;
             self.regions.soil_all();
         }

@@ -390,6 +390,13 @@ impl Mirror {
         }
     }
 
+    /// Legs that something is done with. One that was dropped may never answer again, and nobody waits for it.
+    fn used_legs(&self) -> impl Iterator<Item = &Leg> {
+        let legs = self.legs.iter().enumerate();
+        let used = legs.filter(|(leg, _)| self.config.read_only || !self.is_given_up(*leg));
+        used.filter_map(|(_, at)| at.as_ref())
+    }
+
     /// Takes what has happened to a leg, before what it has completed.
     fn look_at_events(&mut self, leg: usize) {
         let Some(at) = &mut self.legs[leg] else { return };
@@ -505,7 +512,7 @@ impl Volume for Mirror {
 
     fn is_at_rest(&self) -> bool {
         let is_quiet = |leg: &Leg| leg.label_since.is_none() && leg.volume.is_at_rest();
-        self.outstanding == 0 && self.legs.iter().flatten().all(is_quiet)
+        self.outstanding == 0 && self.used_legs().all(is_quiet)
     }
 
     fn copied_bytes(&self) -> u64 {
@@ -534,9 +541,7 @@ impl Volume for Mirror {
     fn is_wound_up(&self) -> bool {
         // Who only reads keeps nothing.
         let is_over = self.config.read_only || self.stopped.is_some() || self.closed().is_some();
-        is_over
-            && (self.stopped.is_some()
-                || self.legs.iter().flatten().all(|leg| leg.volume.is_wound_up()))
+        is_over && (self.stopped.is_some() || self.used_legs().all(|leg| leg.volume.is_wound_up()))
     }
 
     fn mirrors(&self, found: &mut Vec<MirrorReport>) {
@@ -548,9 +553,17 @@ impl Volume for Mirror {
         self.legs.iter().flatten().for_each(|leg| leg.volume.caches(found));
     }
 
-    /// All of its legs are read by its own, each block of each: what they are made of has no need of another.
+    /// All of its legs are read by its own, each block of each. What they are made of has no need of another, but for mirrors: those give
+    /// each block from one of their legs.
     fn scrubs(&mut self, visit: &mut dyn FnMut(&mut dyn Scrub)) {
         visit(self);
+        for leg in self.legs.iter_mut().flatten() {
+            leg.volume.scrubs(&mut |scrub| {
+                if scrub.scrub_report().module == NAME {
+                    visit(scrub);
+                }
+            });
+        }
     }
 
     fn works(&mut self, visit: &mut dyn FnMut(&mut dyn Work)) {

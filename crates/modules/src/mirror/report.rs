@@ -3,14 +3,21 @@
 use thinwire_volume::{LegReport, LegStanding, MirrorReport, VolumeEvent};
 
 use super::opening::Phase;
-use super::{LegState, Mirror};
+use super::{LegState, Mirror, NO_GENERATION};
 
 impl Mirror {
     /// How each leg stands, and how many bytes it lacks at most.
     pub fn legs(&self) -> impl Iterator<Item = (LegState, u64)> {
         let region_bytes = 1 << self.state.region_shift;
         let of = move |(leg, state): (usize, &LegState)| {
-            (*state, u64::from(self.regions.stale_count(leg)) * region_bytes)
+            // Its bits do not say so yet, or nobody has kept them.
+            let knows_nothing =
+                matches!(state, LegState::Behind { at } if *at == NO_GENERATION.into());
+            let lacks = match knows_nothing || self.resync.full >> leg & 1 == 1 {
+                true => self.geometry.bytes,
+                false => u64::from(self.regions.stale_count(leg)) * region_bytes,
+            };
+            (*state, lacks)
         };
         self.state.legs.iter().enumerate().map(of)
     }

@@ -12,7 +12,7 @@ use thinwire_volume::{Completion, ErrorKind, Io, IoFlags, Op, Scrub, ScrubReport
 use super::closing::Closing;
 use super::opening::Phase;
 use super::serve::lowest;
-use super::{Job, Mirror, MirrorCanary, NAME, Task, bits};
+use super::{Job, LegState, Mirror, MirrorCanary, NAME, Task, bits};
 
 /// Bytes that are read of each leg at once, at most, and how many such ranges are under way.
 const SCRUB_BYTES: u64 = 128 << 10;
@@ -35,6 +35,9 @@ pub(super) struct Scrubbing {
     last_mended: VecDeque<(u64, u8)>,
     /// Looks that nobody waits for.
     looks: u32,
+    /// Regions that were open when a crash came, and of which users have read since then what the leg has that was chosen: what another one
+    /// has there may be older.
+    shown: Vec<bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +128,7 @@ impl Mirror {
         }
         *next += len;
         under_way.push(offset);
+        self.scrub.report.unread_legs |= self.unread(offset, len);
         self.look(offset, len, None, true);
         true
     }
@@ -156,7 +160,8 @@ impl Mirror {
             ..Look::new(offset, len)
         };
         let id = self.new_job(Task::Look(Box::new(look)), Io::new(0, Op::Read, offset, len));
-        if self.locks.acquire(id, offset, offset + len, true) {
+        let is_locked = self.canary != MirrorCanary::NoLookLock;
+        if !is_locked || self.locks.acquire(id, offset, offset + len, true) {
             self.ask_all(id);
         }
     }
@@ -188,7 +193,31 @@ impl Mirror {
         let touched = self.regions.of(at, len);
         let lacks = |region| self.regions.stale(region) & !self.regions.copied(region);
         let lacking = touched.fold(0, |legs, region| legs | lacks(region));
-        self.active & !self.holders(at, len) & (self.alike | !lacking)
+        let is_shown = |region: u32| self.scrub.shown.get(region as usize) == Some(&true);
+        let forgets = self.canary == MirrorCanary::ForgetsWhatWasRead;
+        let alike = match self.regions.of(at, len).any(is_shown) && !forgets {
+            true => 0,
+            false => self.alike,
+        };
+        self.active & !self.holders(at, len) & (alike | !lacking)
+    }
+
+    /// A user has read that from a leg in sync.
+    pub(super) fn on_shown(&mut self, at: u64, len: u64) {
+        if self.alike == 0 {
+            return;
+        }
+        self.scrub.shown.resize(self.regions.count() as usize, false);
+        for region in self.regions.of(at, len) {
+            self.scrub.shown[region as usize] |= self.regions.stale(region) & self.alike != 0;
+        }
+    }
+
+    /// Legs that are to hold all data, and of which a scrub reads nothing there.
+    fn unread(&self, at: u64, len: u64) -> u8 {
+        let is_leg = |leg: &usize| !matches!(self.state.legs[*leg], LegState::Removed { .. });
+        let legs = (0..self.state.legs.len()).filter(is_leg);
+        legs.fold(0, |legs, leg| legs | 1 << leg) & !self.holders(at, len)
     }
 
     /// All legs are asked for what is looked at, whose range is held.
@@ -404,8 +433,11 @@ impl Mirror {
 
     fn end_look(&mut self, id: u32, is_whole: bool) {
         let Some(job) = self.jobs.remove(id.into()) else { return };
-        self.unlock(id);
         let Task::Look(look) = job.task else { return };
+        // That of a copy has the range of the copy.
+        if look.targets != 0 || self.canary != MirrorCanary::NoLookLock {
+            self.unlock(id);
+        }
         if look.is_mere {
             self.scrub.looks -= 1;
         }
@@ -426,7 +458,9 @@ impl Mirror {
             self.tell(&of.io, completion);
         }
         if look.is_scrub {
+            let unread = self.unread(job.io.offset, job.io.len);
             let Scrubbing { report, next, under_way, .. } = &mut self.scrub;
+            report.unread_legs |= unread;
             under_way.retain(|at| *at != job.io.offset);
             if report.is_running {
                 report.position = under_way.iter().copied().min().unwrap_or(*next);
@@ -468,6 +502,8 @@ impl Scrub for Mirror {
             module: NAME,
             // Who goes on from the end has nothing left to read.
             is_running: position < bytes,
+            number: self.scrub.report.number + 1,
+            from: position,
             position,
             bytes,
             ..ScrubReport::default()

@@ -274,6 +274,7 @@ impl Mirror {
             let error = job.error.unwrap_or(job.io.error(ErrorKind::Io, NAME));
             return self.tell(&job.io, Completion::new(token, Err(error)));
         }
+        self.on_shown(offset, len);
         let now = self.now;
         if job.bad & self.in_sync != 0 && !self.config.read_only {
             self.mend(offset, len);

@@ -39,3 +39,28 @@ fn what_is_paused_reads_nothing_for_itself() {
     world.volume.set_pace(WorkPace { is_paused: true, percent: 50 });
     world.close();
 }
+
+/// A crash has left a block that fits nothing: its region is passed over, until somebody writes it.
+#[test]
+fn what_was_passed_over_is_read_again_once_it_is_written() {
+    let mut world = open_at_a_crash();
+    let content = world.disk.content();
+    for canary in [IntegrityCanary::None, IntegrityCanary::PassesOverForGood] {
+        let mut content = content.clone();
+        change(&mut content, place_of(0), |bytes| bytes[5] ^= 1);
+        world = World::with(content, canary, None);
+        world.pass(60);
+        let left = world.volume.left();
+        assert!(left > 0, "it is in doubt");
+        // Elsewhere in it: it is read once more, and stays as it was.
+        world.write(1, 1, 8, false);
+        world.flush();
+        world.pass(60);
+        assert_eq!(world.volume.left(), left);
+        world.write(0, 1, 9, false);
+        world.flush();
+        world.pass(60);
+        let is_planted = canary != IntegrityCanary::None;
+        assert_eq!(world.volume.left(), if is_planted { left } else { 0 });
+    }
+}

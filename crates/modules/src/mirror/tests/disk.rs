@@ -2,7 +2,7 @@
 //! behind its end has ended, or it was durable by itself.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use thinwire_buffer::{Pool, SegList};
@@ -104,6 +104,8 @@ struct Inner {
     bad_writes: Option<(u64, u64)>,
     /// No read of this one succeeds.
     bad_block: Option<u64>,
+    /// Of these it says that they do not fit their sums, until they are written again.
+    rotten: BTreeSet<u64>,
     /// It says that it knows what holds data, and whether it does.
     claims_status: bool,
     knows_status: bool,
@@ -137,6 +139,7 @@ impl Disk {
             fails_flushes: false,
             bad_writes: None,
             bad_block: None,
+            rotten: BTreeSet::new(),
             claims_status: false,
             knows_status: false,
             is_read_only: false,
@@ -179,6 +182,15 @@ impl Disk {
     /// From now on this block cannot be read, or all can.
     pub fn fail_block(&self, block: Option<u64>) {
         self.0.borrow_mut().bad_block = block;
+    }
+
+    /// This block does not fit its sum any more, until it is written again.
+    pub fn rot(&self, block: u64) {
+        self.0.borrow_mut().rotten.insert(block);
+    }
+
+    pub fn is_rotten(&self, block: u64) -> bool {
+        self.0.borrow().rotten.contains(&block)
     }
 
     /// From now on nothing can be written in these bytes, while all else works; or all can.
@@ -320,7 +332,15 @@ impl Inner {
             || (self.fails_flushes && io.op == Op::Flush)
             || (io.op.is_write() && self.bad_writes.is_some_and(is_in))
             || (io.op == Op::Read && self.bad_block.is_some_and(is_of));
+        let blocks = io.offset / BLOCK..(io.offset + io.len) / BLOCK;
+        let is_rotten = self.rotten.range(blocks.clone()).next().is_some();
+        if io.op.is_write() && !has_failed {
+            self.rotten.retain(|block| !blocks.contains(block));
+        }
         match io.op {
+            Op::Read if is_rotten && !has_failed => {
+                completion.result = Err(io.error(ErrorKind::BadSum, "disk"));
+            }
             _ if has_failed => {
                 let kind = self.fails.unwrap_or(ErrorKind::Io);
                 completion.result = Err(io.error(kind, "disk"));

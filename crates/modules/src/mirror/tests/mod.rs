@@ -11,6 +11,7 @@ mod faults;
 mod openings;
 mod reading;
 mod resyncs;
+mod scrubs;
 mod sums;
 mod works;
 mod world;

@@ -475,3 +475,41 @@ fn what_nobody_has_verified_is_not_given_to_who_asks_for_that() {
         kill(mirror, &legs);
     }
 }
+
+/// A crash leaves a block new at the leg that is chosen, and old at the other, both fitting their sums; what was read of the new one goes bad then.
+fn gone_bad(is_read: bool, canary: MirrorCanary) -> Result<Vec<u8>, IoError> {
+    let legs = legs();
+    let mut before = mirror(&legs);
+    write(&mut before, 5, 7);
+    kill(before, &legs);
+    let mut one = legs[0].open(Box::new(legs[0].store.clone()));
+    let mut io = Io::new(1, Op::Write, MIRROR_DATA_START + 5 * BLOCK, BLOCK);
+    io.data = SegList::of(Pool::new(0).copy_of(&[8; 4096]).freeze());
+    assert_eq!(finish(&mut one, &mut || {}, io).result, Ok(()));
+    wind_up(&mut one);
+    drop(one);
+    let mut mirror = mirror(&legs);
+    (mirror.canary, mirror.resync.retry_at) = (canary, Time::NEVER);
+    if is_read {
+        assert_eq!(read(&mut mirror, 5, 1), Ok(vec![8; 4096]));
+    }
+    // Each leg has looked by itself at what was open.
+    let mut now = mirror.now;
+    for _ in 0..200 {
+        now = now + Duration::from_millis(100);
+        mirror.turn(now);
+        (0..4).for_each(|_| mirror.poll(&mut Vec::new()));
+    }
+    legs[0].spoil(5);
+    read(&mut mirror, 5, 1)
+}
+
+/// Rules 4 and 20: who has read the new one does not read the old one behind that.
+#[test]
+fn what_was_read_behind_a_crash_is_not_taken_back_by_what_another_leg_has() {
+    let error = gone_bad(true, MirrorCanary::None).unwrap_err();
+    assert_eq!((error.kind, error.offset), (ErrorKind::BadSum, 5 * BLOCK));
+    assert_eq!(gone_bad(false, MirrorCanary::None), Ok(vec![7; 4096]), "nobody knows better");
+    let planted = gone_bad(true, MirrorCanary::ForgetsWhatWasRead);
+    assert_eq!(planted, Ok(vec![7; 4096]), "the planted fault takes it back");
+}

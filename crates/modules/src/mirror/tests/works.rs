@@ -120,6 +120,48 @@ fn what_is_paused_is_closed_in_order() {
             world.mirror.closed()
         });
         assert_eq!(closed, Some(Ok(())), "{nth}");
+        // It is what it was, and gets the rest when it is open again.
+        let lacked = lacks(&world);
+        let mut again = reopened(&world, &[0, 1]).unwrap();
+        again.mirror.set_pace(PAUSED);
+        again.pass(5);
+        assert_eq!(lacks(&again), lacked, "{nth}: no region is open");
+        again.mirror.set_pace(WorkPace::default());
+        again.heal().unwrap();
+        assert_eq!(differ(&again.disks), None, "{nth}");
+    }
+}
+
+/// At any moment of a resync the only leg that has all data does not take what tells of regions: that is written again, whatever waits for it,
+/// also if nobody writes any more.
+#[test]
+fn a_resync_goes_on_behind_bits_that_could_not_be_written() {
+    let bitmaps = (BITMAP_OFFSET, MIRROR_DATA_START);
+    for (before, steps) in (0..60).flat_map(|before| [2, 6].map(|steps| (before, steps))) {
+        let mut world = lacking();
+        world.write(0, 1, 1, false);
+        world.wait();
+        for _ in 0..before {
+            world.turn();
+            if !world.step() {
+                world.now = world.now + Duration::from_millis(250);
+            }
+        }
+        world.disks[0].fail_writes_in(Some(bitmaps));
+        for _ in 0..steps {
+            world.turn();
+            if !world.step() {
+                world.now = world.now + Duration::from_millis(250);
+            }
+        }
+        world.disks[0].fail_writes_in(None);
+        world.pass(3);
+        if world.is_dropped(0) {
+            // The other one had all by then.
+            world.bring_back(0);
+        }
+        world.heal().unwrap_or_else(|why| panic!("{before}, {steps}: {why}"));
+        assert_eq!(differ(&world.disks), None);
     }
 }
 
