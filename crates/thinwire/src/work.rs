@@ -113,6 +113,12 @@ pub struct ScrubStatus {
     pub failed: bool,
     /// Bytes of what is read.
     pub bytes: u64,
+    /// Which scrub since it was opened, counted from 1; 0 if there was none.
+    pub number: u64,
+    /// From where on that reads.
+    pub from: u64,
+    /// Legs, counted from 0, of which not all was read.
+    pub unread_legs: Vec<u8>,
     /// Where another one goes on; all of it if it was not interrupted; 0 if there was none.
     pub position: u64,
     /// Bytes that were read, of each leg.
@@ -136,6 +142,9 @@ impl From<&ScrubReport> for ScrubStatus {
             running: report.is_running,
             failed: report.has_failed,
             bytes: report.bytes,
+            number: report.number,
+            from: report.from,
+            unread_legs: (0..8).filter(|leg| report.unread_legs >> leg & 1 == 1).collect(),
             position: report.position,
             checked_bytes: report.checked_bytes,
             repaired: report.repaired,
@@ -153,6 +162,12 @@ impl ScrubStatus {
         self.bad + self.differing + self.unverified
     }
 
+    /// Those legs, in words; none if all were read.
+    pub fn unread(&self) -> Option<String> {
+        let legs: Vec<_> = self.unread_legs.iter().map(u8::to_string).collect();
+        (!legs.is_empty()).then(|| format!("not all was read of leg {}", legs.join(" and leg ")))
+    }
+
     /// What was found, in a line.
     pub fn line(&self) -> String {
         let ScrubStatus { kind, checked_bytes, repaired, unverified, bad, differing, .. } = self;
@@ -166,9 +181,11 @@ impl ScrubStatus {
         for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
             found.push(format!("{count} {what}"));
         }
-        let found = match found.is_empty() {
-            true => "all as it was written".into(),
-            false => format!("blocks: {}", found.join(", ")),
+        let found = match (found.is_empty(), self.unread()) {
+            (true, None) => "all as it was written".into(),
+            (true, Some(unread)) => format!("as it was written, but {unread}"),
+            (false, None) => format!("blocks: {}", found.join(", ")),
+            (false, Some(unread)) => format!("blocks: {}; {unread}", found.join(", ")),
         };
         let places: Vec<_> = self.places.iter().map(u64::to_string).collect();
         let at = match places.is_empty() {
@@ -223,15 +240,19 @@ pub fn draw(tree: &[OutlineNode], show: ShowWorks<'_>) -> Vec<NodeStatus> {
     statuses(tree, &works)
 }
 
-/// A mirror reads all of its legs: what those are made of has no need of another scrub.
+/// A mirror reads all of its legs: what those are made of has no need of another scrub, but for mirrors, which give each block from one
+/// of their legs.
 fn not_below_mirrors(tree: &[OutlineNode]) -> Vec<[u8; 16]> {
     let (mut wanted, mut mirror) = (Vec::new(), None);
     for node in tree {
-        if mirror.is_some_and(|depth| node.depth > depth) {
-            continue;
+        let is_mirror = node.kind == "mirror";
+        let is_below = mirror.is_some_and(|depth| node.depth > depth);
+        if !is_below {
+            mirror = is_mirror.then_some(node.depth);
         }
-        mirror = (node.kind == "mirror").then_some(node.depth);
-        wanted.extend(node.whole);
+        if is_mirror || !is_below {
+            wanted.extend(node.whole);
+        }
     }
     wanted
 }
@@ -355,12 +376,12 @@ impl WorkStatus {
         if self.held_up {
             said.push("held up, and tried again".into());
         }
-        let ScrubStatus { running, failed, position, bytes, .. } = self.scrub;
+        let ScrubStatus { running, failed, position, bytes, from, .. } = self.scrub;
         match (running, failed) {
             (true, _) => said.push(format!(
                 "scrub: {} of {} were read",
-                show_size(position),
-                show_size(bytes)
+                show_size(position.saturating_sub(from)),
+                show_size(bytes.saturating_sub(from))
             )),
             (_, true) => said.push("scrub: it has ended before everything was read".into()),
             _ if position > 0 => said.push(format!("scrub: {}", self.scrub.line())),

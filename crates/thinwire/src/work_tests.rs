@@ -155,6 +155,37 @@ fn a_mirror_scrubs_its_legs_and_nobody_does_it_twice() {
     }
 }
 
+/// One below gives each block from one of its legs.
+#[test]
+fn a_mirror_below_a_mirror_is_scrubbed_too() {
+    let outline = [
+        node(0, "home", "mirror", 1, None),
+        node(1, "pair", "stripe", 0, Some(0)),
+        node(2, "inner", "mirror", 2, None),
+        node(3, "sums", "integrity", 3, Some(0)),
+        node(4, "a", "file", 0, None),
+        node(3, "b", "file", 0, Some(1)),
+        node(2, "other", "integrity", 4, None),
+        node(1, "c", "tw", 0, Some(1)),
+    ];
+    let mut works: Vec<_> = (1..5).map(|whole| Fake { whole, ..Fake::default() }).collect();
+    ask(&mut works, &outline, "home", WorkAction::Scrub { from: 0 }, None);
+    let told: Vec<_> = works.iter().map(|work| work.told.len()).collect();
+    assert_eq!(told, [1, 1, 0, 0]);
+}
+
+#[test]
+fn a_scrub_says_which_legs_it_has_not_read() {
+    let report =
+        |unread_legs| ScrubReport { module: "mirror", unread_legs, ..ScrubReport::default() };
+    let line = |legs| ScrubStatus::from(&report(legs)).line();
+    assert_eq!(line(0), "mirror: 0 bytes were read, all as it was written");
+    assert_eq!(
+        line(0b101),
+        "mirror: 0 bytes were read, as it was written, but not all was read of leg 0 and leg 2"
+    );
+}
+
 /// The standing of a leg is that by the labels, wherever it is described.
 #[test]
 fn a_tree_is_told_with_how_all_of_it_stands() {

@@ -125,14 +125,21 @@ impl OpenElsewhere {
         }
         let left = "the scrub goes on: `thinwire volume status` says how far it is";
         let is_running = |node: &NodeStatus| node.work.as_ref().is_some_and(|w| w.scrub.running);
-        // Others may have had one before.
+        // Others may have had one before, and others may begin one.
         let begun: Vec<_> = began.iter().map(is_running).collect();
+        let numbers = |scrubs: &[ScrubStatus]| scrubs.iter().map(|s| s.number).collect::<Vec<_>>();
         let scrubs_of = |nodes: &[NodeStatus]| -> Vec<ScrubStatus> {
             let begun = nodes.iter().zip(&begun).filter(|(_, begun)| **begun);
             begun.filter_map(|(node, _)| Some(node.work.as_ref()?.scrub.clone())).collect()
         };
+        let own = numbers(&scrubs_of(&began));
         let nodes = self.wait(common.json, left, |nodes| {
             let scrubs = scrubs_of(nodes);
+            if numbers(&scrubs) != own {
+                return Err(Failure::failed(
+                    "somebody has begun another scrub of it, which has ended this one: `thinwire volume status` says how far that is",
+                ));
+            }
             if let Some(failed) = scrubs.iter().find(|scrub| scrub.failed) {
                 return Err(Failure::failed(format!(
                     "the {} has stopped before everything was read",
@@ -141,8 +148,8 @@ impl OpenElsewhere {
             }
             let running: Vec<_> = scrubs.iter().filter(|scrub| scrub.running).collect();
             let far = running.iter().map(|scrub| {
-                let (position, bytes) = (show_size(scrub.position), show_size(scrub.bytes));
-                format!("{}: {position} of {bytes} were read", scrub.kind)
+                let [far, all] = [scrub.position, scrub.bytes].map(|at| show_size(at - scrub.from.min(at)));
+                format!("{}: {far} of {all} were read", scrub.kind)
             });
             Ok((!running.is_empty()).then(|| far.collect::<Vec<_>>().join(", ")))
         })?;
@@ -164,27 +171,34 @@ impl OpenElsewhere {
             return self.say(&nodes, common.json);
         }
         let left = "it goes on: `thinwire volume status` says how far it is";
-        let mut held_up = None;
+        // What lacks stays the same since then, although it was tried again.
+        let (mut lacked, mut held_up) = (0, None);
+        let mut legs = Used::default();
         let nodes = self.wait(common.json, left, |nodes| {
-            let busy: Vec<_> = works(nodes).filter(|work| work.busy && !work.stopped).collect();
+            legs.see(nodes);
+            // What is in doubt behind a crash is no copy: it may stay so until somebody writes it.
+            let mirrors = nodes.iter().filter(|node| node.kind == "mirror");
+            let mirrors = mirrors.filter_map(|node| node.work.as_ref());
+            let busy: Vec<_> = mirrors.filter(|work| work.busy && !work.stopped).collect();
             if works(nodes).any(|work| work.stopped) {
                 let why = "it has stopped: another has one of its legs, or none could go on";
                 return Err(Failure::failed(why));
             }
             let left: u64 = busy.iter().map(|work| work.left).sum();
-            match busy.iter().any(|work| work.held_up) {
-                true if held_up.get_or_insert_with(Instant::now).elapsed() >= HELD_UP_MAX => {
-                    return Err(Failure::failed(format!(
-                        "{} could not be copied: its log may say why; that is tried again as long as it is in use",
-                        show_size(left)
-                    )));
-                }
-                true => {}
-                false => held_up = None,
+            if left != lacked || !busy.iter().any(|work| work.held_up) {
+                // Between two tries it is not held up.
+                held_up = held_up.filter(|_| left == lacked);
+            } else if held_up.get_or_insert_with(Instant::now).elapsed() >= HELD_UP_MAX {
+                return Err(Failure::failed(format!(
+                    "{} could not be copied: its log may say why; that is tried again as long as it is in use",
+                    show_size(left)
+                )));
             }
+            lacked = left;
             Ok((!busy.is_empty()).then(|| format!("{} are left to copy at most", show_size(left))))
         })?;
-        self.say(&nodes, common.json)
+        self.say(&nodes, common.json)?;
+        legs.refuse_lost(&nodes)
     }
 
     /// Asks how it stands until `far` has nothing to say any more of how far it is.
@@ -200,7 +214,7 @@ impl OpenElsewhere {
         loop {
             let nodes = self.ask(WorkAction::Status, None)?;
             let Some(far) = far(&nodes)? else { return Ok(nodes) };
-            if works(&nodes).any(|work| work.paused) {
+            if works(&nodes).any(|work| work.paused && (work.busy || work.scrub.running)) {
                 return Err(Failure::failed(format!(
                     "{} has paused it ({far}): `thinwire volume resume` has it go on",
                     self.who
@@ -222,6 +236,37 @@ impl OpenElsewhere {
             return output::say_json(&JsonTree { schema: SCHEMA, by: &self.who, nodes });
         }
         output::say(&output::printable(&format!("{}\n{}", self.who, drawn(nodes))))
+    }
+}
+
+/// Legs that were there, by their places in the tree.
+#[derive(Default)]
+struct Used(Vec<bool>);
+
+impl Used {
+    fn see(&mut self, nodes: &[NodeStatus]) {
+        self.0.resize(nodes.len(), false);
+        for (used, node) in self.0.iter_mut().zip(nodes) {
+            let standing = node.standing.as_deref();
+            *used |= matches!(standing, Some("in sync" | "resyncing"));
+        }
+    }
+
+    /// Fails if one of them is not in sync any more.
+    fn refuse_lost(&self, nodes: &[NodeStatus]) -> Outcome {
+        let used = self.0.iter().zip(nodes).filter(|(used, _)| **used);
+        let lost = used.map(|(_, node)| node);
+        let lost: Vec<_> =
+            lost.filter(|node| node.standing.as_deref() != Some("in sync")).collect();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let each = lost.iter().map(|node| format!("{} ({})", node.name, node.describe()));
+        Err(Failure::failed(format!(
+            "not all has all data: {}. It was there and failed meanwhile, as the log of who has it open may say; a leg at another target comes back by \
+             itself when it answers",
+            each.collect::<Vec<_>>().join(", ")
+        )))
     }
 }
 

@@ -8,7 +8,6 @@ use thinwire_modules::meta::{
 };
 use thinwire_modules::mirror::{DrawGeneration, FoundMirror, LegChange, OpeningWish, find_mirror};
 use thinwire_modules::{Module, mirror::MirrorState};
-use thinwire_volume::MirrorReport;
 
 use super::create::read;
 use super::look::look_at;
@@ -100,11 +99,11 @@ pub(super) fn fill(
     (described, options): (&VolumeSpec, &VolumeOptions),
     signals: &Signals,
     common: &VolumeCommon,
-) -> Outcome<Option<Vec<MirrorReport>>> {
+) -> Outcome<Option<resync::Settled>> {
     let (whole, label) = new_label(children, to.leg, common)?;
     prepare(to, &whole, options, signals, Some(label))?;
     let mut open = open_volume(described, options, Some(signals))?;
-    match resync::watch(&mut *open, signals, common.json) {
+    match resync::watch_leg(&mut *open, signals, common.json, Some(to.leg)) {
         Ok(mirrors) => let_go(&mut *open, Ending::Orderly).map(|()| mirrors),
         Err(failure) => {
             let_go_failed(&mut *open, true);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use thinwire_modules::mirror::OpeningWish;
-use thinwire_volume::{LegStanding, MirrorReport};
+use thinwire_volume::{LegReport, LegStanding, MirrorReport};
 
 use super::options_of;
 use crate::cli::VolumeCommon;
@@ -63,8 +63,8 @@ pub fn resync(
     let mut open = open_volume(spec, &options, Some(&signals))
         .inspect_err(|failure| last_words.set(failure))?;
     match watch(&mut *open, &signals, common.json) {
-        Ok(Some(mirrors)) => {
-            let said = say(mirrors, common.json);
+        Ok(Some(settled)) => {
+            let said = say(settled, common.json);
             let_go(&mut *open, Ending::Orderly).and(said)
         }
         Ok(None) => {
@@ -91,13 +91,36 @@ fn refuse_several(spec: &VolumeSpec) -> Outcome {
     }
 }
 
+/// What a resync has come to.
+pub(super) struct Settled {
+    mirrors: Vec<MirrorReport>,
+    /// Legs that were there, and have not all data all the same: which they are, and how they stand.
+    lost: Vec<String>,
+}
+
 /// Until nothing is copied any more; none if it was interrupted.
 pub(super) fn watch(
     open: &mut dyn OpenVolume,
     signals: &Signals,
     is_json: bool,
-) -> Outcome<Option<Vec<MirrorReport>>> {
+) -> Outcome<Option<Settled>> {
+    watch_leg(open, signals, is_json, None)
+}
+
+/// The same, of a mirror that is to have this leg in the end.
+pub(super) fn watch_leg(
+    open: &mut dyn OpenVolume,
+    signals: &Signals,
+    is_json: bool,
+    leg: Option<usize>,
+) -> Outcome<Option<Settled>> {
     open.watch(signals.fd())?;
+    let mut used = Vec::new();
+    open.volume().mirrors(&mut used);
+    let mut used: Vec<Vec<bool>> = used.iter().map(are_used).collect();
+    if let (Some(leg), Some(legs)) = (leg, used.first_mut()) {
+        legs.iter_mut().skip(leg).take(1).for_each(|used| *used = true);
+    }
     let (mut said_at, mut done) = (Instant::now(), Vec::new());
     // What lacks stays the same since then, although it was tried again.
     let (mut lacked, mut held_up) = (0, None);
@@ -109,12 +132,18 @@ pub(super) fn watch(
         if mirrors.is_empty() {
             return Err(Failure::usage("there is no mirror in it: nothing is resynced"));
         }
+        for (used, mirror) in used.iter_mut().zip(&mirrors) {
+            used.iter_mut().zip(are_used(mirror)).for_each(|(used, is_used)| *used |= is_used);
+        }
         if mirrors.iter().all(MirrorReport::is_settled) {
             return match mirrors.iter().any(|mirror| mirror.has_stopped) {
                 true => Err(Failure::failed(
                     "it has stopped: another has one of its legs, or none could go on; `thinwire volume check` says what is there",
                 )),
-                false => Ok(Some(mirrors)),
+                false => {
+                    let lost = lost_of(open, &used, &mirrors);
+                    Ok(Some(Settled { mirrors, lost }))
+                }
             };
         }
         if signals.take().is_some() {
@@ -143,29 +172,70 @@ pub(super) fn watch(
     }
 }
 
-pub(super) fn say(mirrors: Vec<MirrorReport>, is_json: bool) -> Outcome {
-    let is_removed = |leg: &thinwire_volume::LegReport| leg.standing == LegStanding::Removed;
-    let has_all = |leg: &thinwire_volume::LegReport| leg.standing == LegStanding::InSync;
+/// Legs of a mirror that are there: they have all data, or get it.
+fn are_used(mirror: &MirrorReport) -> Vec<bool> {
+    let is_used =
+        |leg: &LegReport| matches!(leg.standing, LegStanding::InSync | LegStanding::Resyncing);
+    mirror.legs.iter().map(is_used).collect()
+}
+
+/// Those that were used and have not all data now, as users call them.
+fn lost_of(open: &mut dyn OpenVolume, used: &[Vec<bool>], mirrors: &[MirrorReport]) -> Vec<String> {
+    let mut wholes = Vec::new();
+    open.volume().works(&mut |work| {
+        if work.mirror().is_some() {
+            wholes.push(work.whole());
+        }
+    });
+    let outline = open.outline();
+    let place = |mirror: usize, leg: usize| {
+        let whole = wholes.get(mirror).copied()?;
+        let at = outline.iter().position(|node| node.whole == Some(whole))?;
+        let below = outline[at + 1..].iter().take_while(|node| node.depth > outline[at].depth);
+        let mut legs = below.filter(|node| node.depth == outline[at].depth + 1);
+        legs.find(|node| node.leg == Some(leg)).map(|node| node.name.clone())
+    };
+    let mut lost = Vec::new();
+    for (mirror, (used, report)) in used.iter().zip(mirrors).enumerate() {
+        for (leg, stands) in report.legs.iter().enumerate() {
+            if used.get(leg) == Some(&true) && stands.standing != LegStanding::InSync {
+                let place = place(mirror, leg).map_or(String::new(), |place| format!(" ({place})"));
+                lost.push(format!("leg {leg}{place} is {}", stands.standing.name()));
+            }
+        }
+    }
+    lost
+}
+
+/// # Errors
+/// A leg that was there has not all data.
+pub(super) fn say(Settled { mirrors, lost }: Settled, is_json: bool) -> Outcome {
+    let refused = match lost.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::failed(format!(
+            "not all was copied: {}. It was there and failed meanwhile, as the log may say: look after it, and resync again",
+            lost.join(", ")
+        ))),
+    };
+    let is_removed = |leg: &LegReport| leg.standing == LegStanding::Removed;
+    let has_all = |leg: &LegReport| leg.standing == LegStanding::InSync;
     let are_all =
         |mirror: &MirrorReport| mirror.legs.iter().filter(|leg| !is_removed(leg)).all(has_all);
     let is_whole = mirrors.iter().all(are_all);
     if is_json {
-        let leg = |leg: &thinwire_volume::LegReport| JsonLeg {
-            standing: leg.standing.name(),
-            lacks: leg.lacks,
-        };
+        let leg = |leg: &LegReport| JsonLeg { standing: leg.standing.name(), lacks: leg.lacks };
         let mirror =
             |mirror: &MirrorReport| JsonMirror { legs: mirror.legs.iter().map(leg).collect() };
         let mirrors = mirrors.iter().map(mirror).collect();
-        return output::say_json(&Resynced { schema: SCHEMA, mirrors });
+        return output::say_json(&Resynced { schema: SCHEMA, mirrors }).and(refused);
     }
     for mirror in &mirrors {
         let legs = mirror.legs.iter().enumerate().filter(|(_, leg)| !is_removed(leg));
         let legs = legs.map(|(nth, leg)| format!("leg {nth} is {}", leg.standing.name()));
         output::say(&legs.collect::<Vec<_>>().join(", "))?;
     }
-    if !is_whole {
+    if !is_whole && lost.is_empty() {
         output::complain("legs that are not there stay behind: give them, and resync again");
     }
-    Ok(())
+    refused
 }

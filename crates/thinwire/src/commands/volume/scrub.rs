@@ -42,6 +42,7 @@ struct JsonScrub {
     unverified: u64,
     bad: u64,
     differing: u64,
+    unread_legs: Vec<u8>,
     places: Vec<u64>,
 }
 
@@ -139,9 +140,13 @@ pub(super) fn say_all(scrubs: &[ScrubStatus], is_json: bool) -> Outcome {
 
 /// Fails if something was found that was not mended.
 pub(super) fn refuse_doubtful(spec: &dyn Display, scrubs: &[ScrubStatus]) -> Outcome {
-    match scrubs.iter().map(ScrubStatus::doubtful).sum::<u64>() {
-        0 => Ok(()),
-        left => Err(Failure::failed(format!(
+    let unread = scrubs.iter().find_map(ScrubStatus::unread);
+    match (scrubs.iter().map(ScrubStatus::doubtful).sum::<u64>(), unread) {
+        (0, None) => Ok(()),
+        (0, Some(unread)) => Err(Failure::failed(format!(
+            "{unread}, since it was not in sync all the while: what is wrong there is not known; scrub {spec} again when it is (`thinwire volume resync`)"
+        ))),
+        (left, _) => Err(Failure::failed(format!(
             "{left} blocks of {spec} are not known to be what was written: write them again, from a backup perhaps"
         ))),
     }
@@ -158,6 +163,7 @@ impl From<&ScrubStatus> for JsonScrub {
             unverified: scrub.unverified,
             bad: scrub.bad,
             differing: scrub.differing,
+            unread_legs: scrub.unread_legs.clone(),
             places: scrub.places.clone(),
         }
     }
