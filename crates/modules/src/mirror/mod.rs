@@ -390,13 +390,6 @@ impl Mirror {
         }
     }
 
-    /// Legs that something is done with. One that was dropped may never answer again, and nobody waits for it.
-    fn used_legs(&self) -> impl Iterator<Item = &Leg> {
-        let legs = self.legs.iter().enumerate();
-        let used = legs.filter(|(leg, _)| self.config.read_only || !self.is_given_up(*leg));
-        used.filter_map(|(_, at)| at.as_ref())
-    }
-
     /// Takes what has happened to a leg, before what it has completed.
     fn look_at_events(&mut self, leg: usize) {
         let Some(at) = &mut self.legs[leg] else { return };

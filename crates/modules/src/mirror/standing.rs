@@ -5,6 +5,7 @@ use std::time::Duration;
 use thinwire_buffer::{SegList, Time};
 use thinwire_volume::{Completion, ErrorKind, IoError, Slab, VolumeEvent};
 
+use super::legs::Leg;
 use super::{LATE_TIMES, LEGS_MAX, LegState, Mirror, MirrorCanary, NAME, TURN_MAX, Task, bits};
 
 impl Mirror {
@@ -55,6 +56,13 @@ impl Mirror {
     /// Nothing is done with a leg, nor about to be.
     pub(super) fn is_given_up(&self, leg: usize) -> bool {
         (self.active | self.record.joining) >> leg & 1 == 0
+    }
+
+    /// Legs that something is done with. One that was dropped may never answer again, and nobody waits for it.
+    pub(super) fn used_legs(&self) -> impl Iterator<Item = &Leg> {
+        let legs = self.legs.iter().enumerate();
+        let used = legs.filter(|(leg, _)| self.config.read_only || !self.is_given_up(*leg));
+        used.filter_map(|(_, at)| at.as_ref())
     }
 
     /// Drops a leg that cannot be used, if there is another.
