@@ -74,6 +74,19 @@ pub fn make(metadata: &mut dyn Volume, label: &Label) {
     }
 }
 
+/// Says in both labels of the metadata that the parts have so many bytes of data.
+pub fn grow_labels(metadata: &mut dyn Volume, bytes: [u64; 2]) {
+    let (mut labels, found) = read_labels(metadata);
+    let Finding::Label(found) = found else { panic!("no label") };
+    let mut label = found.label;
+    (label.parts[0].bytes, label.parts[1].bytes, label.whole_bytes) =
+        (bytes[0], bytes[1], bytes[0]);
+    for _ in 0..2 {
+        labels.write(&label, metadata).unwrap();
+        while labels.turn(metadata).is_none() {}
+    }
+}
+
 /// Opens a pool over what was made.
 pub fn open(
     data: Box<dyn Volume>,

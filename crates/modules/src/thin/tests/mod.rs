@@ -13,6 +13,7 @@ mod many;
 mod model;
 mod random;
 mod repairs;
+mod room;
 mod scenes;
 mod several;
 mod world;
