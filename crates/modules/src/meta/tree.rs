@@ -157,6 +157,8 @@ pub(crate) enum TreeCanary {
     SharedInPlace,
     /// A shared node is copied, and what it refers to is not counted once more.
     ForgetsAtCopy,
+    /// A commit fails with the first read of a map that does.
+    SettlesOnce,
     /// What is free is not looked for behind a node of a map that cannot be read.
     StopsAtDamage,
     /// What is kept for a commit is not enough for what one change adds to it.
@@ -183,6 +185,7 @@ pub struct Trees {
     wanted: VecDeque<u64>,
     ios: Vec<Option<NodeIo>>,
     phase: Phase,
+    settle_tries: u32,
     failed: Option<TreeFault>,
     has_lost: bool,
     news: TreeNews,

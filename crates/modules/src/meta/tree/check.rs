@@ -402,12 +402,16 @@ impl TreeCheck {
         let total = trees.space(of).state.total;
         let end = ((self.pass + 1) * self.window).min(total);
         let mut at = from;
+        if self.makes != [false; 2] && !self.makes[of as usize] {
+            // What is compared is what the next check finds.
+            at = end;
+        }
         while self.makes[of as usize] && at < end && at < from + COUNTS_EACH_STEP {
             let has = u64::from(self.counts[of as usize][(at - self.pass * self.window) as usize]);
             trees.put_count(of, at, has);
             at += 1;
         }
-        while !self.makes[of as usize]
+        while self.makes == [false; 2]
             && at < end
             && at < from + COUNTS_EACH_STEP
             && !self.is_uncounted[of as usize]
@@ -453,7 +457,7 @@ impl TreeCheck {
         for ((of, state), (at, has)) in
             SPACES.into_iter().zip(spaces).zip(self.used.into_iter().enumerate())
         {
-            if state.used != has && !self.is_uncounted[at] && !self.makes[at] {
+            if state.used != has && !self.is_uncounted[at] && self.makes == [false; 2] {
                 self.found.push_back(TreeFinding::Used { of, says: state.used, has });
             }
         }

@@ -17,6 +17,9 @@ use crate::meta::{LabelError, LabelOutcome};
 /// So many rows go into the maps in one turn.
 const ROWS_EACH_TURN: usize = 64;
 
+/// So many reads of the maps may fail in a commit before that fails.
+const SETTLE_TRIES: u32 = 16;
+
 /// What a node I/O is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeIo {
@@ -99,6 +102,7 @@ impl Trees {
             return Err(TreeStop::Wait);
         }
         self.phase = Phase::Settling;
+        self.settle_tries = 0;
         self.roots = roots;
         self.rest.clear();
         self.rest.extend_from_slice(rest);
@@ -231,6 +235,16 @@ impl Trees {
                     return;
                 }
                 Err(TreeStop::Wait) => return,
+                // What could not be read for once is tried again, a few times.
+                Err(TreeStop::Fault(fault))
+                    if fault.may_pass()
+                        && change.trees.settle_tries < SETTLE_TRIES
+                        && change.trees.canary != TreeCanary::SettlesOnce =>
+                {
+                    change.trees.settle_tries += 1;
+                    change.trees.news.came = true;
+                    return;
+                }
                 Err(TreeStop::Fault(fault)) => {
                     drop(change);
                     self.fail(fault);

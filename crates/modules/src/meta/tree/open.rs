@@ -42,6 +42,7 @@ impl Trees {
             wanted: VecDeque::new(),
             ios: (0..TREE_IOS_MAX).map(|_| None).collect(),
             phase: Phase::default(),
+            settle_tries: 0,
             failed: None,
             has_lost: false,
             news: TreeNews::default(),

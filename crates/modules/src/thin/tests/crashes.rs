@@ -16,7 +16,7 @@ use crate::meta::tree::TreeCanary;
 /// What a crash leaves of a write that is torn: sectors, as bits.
 const TORN: [u8; 4] = [0x01, 0xfe, 0x0f, 0xaa];
 /// Of so many writes each subset is lost.
-const SUBSETS_OF: usize = 5;
+const SUBSETS_OF: usize = 6;
 
 /// Fates of the writes that may be lost, of data and of metadata.
 type Fates = [Vec<u8>; 2];
@@ -46,12 +46,11 @@ fn fates(doubts: [usize; 2], random: &mut SplitMix64) -> Vec<Fates> {
             fates.push(of(&|at| if bits >> (at % 64) & 1 == 1 { 0xff } else { 0 }));
         }
     }
-    if all > 0 {
-        let torn = random.below(all as u64) as usize;
+    // Each of a few is torn; of many some, and the last one, which often is the label.
+    let some = random.below(all.max(1) as u64) as usize;
+    for torn in (0..all).filter(|at| all <= SUBSETS_OF || *at == some || at + 1 == all) {
         let left = TORN[random.below(4) as usize];
         fates.push(of(&|at| if at == torn { left } else { 0xff }));
-        // The label is often the last one.
-        fates.push(of(&|at| if at + 1 == all { left } else { 0xff }));
     }
     fates
 }
@@ -191,7 +190,7 @@ fn explore(world: &World, from: u64) -> Result<usize, String> {
             let (data, metadata) =
                 (world.data.after(time, &data), world.metadata.after(time, &metadata));
             judge(world, time, data.clone(), metadata.clone()).map_err(told)?;
-            if random.one_in(50) {
+            if random.one_in(15) {
                 go_on(world, data, metadata).map_err(told)?;
             }
         }

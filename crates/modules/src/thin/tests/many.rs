@@ -67,3 +67,32 @@ fn a_thousand_snapshots_are_taken_and_deleted() {
     world.read_all(volume);
     world.is_right();
 }
+
+/// Nodes that a snapshot takes of the metadata of a volume of so many blocks, at most.
+fn nodes_of_snapshots(blocks: u64) -> u64 {
+    let setup = Setup { blocks: 5000, rows_max: Some(8), metadata: 64 << 20, ..Setup::default() };
+    let mut world = World::new(setup);
+    let volume = world.create(blocks * BLOCK);
+    world.open_volume(volume);
+    for first in (0..blocks * 8).step_by(240) {
+        world.write(volume, first, 240.min(blocks * 8 - first));
+        world.wait();
+    }
+    world.rest();
+    let used = |world: &World| world.pool.0.borrow().trees.committed().nodes.used;
+    let mut most = 0;
+    for _ in 0..20 {
+        let before = used(&world);
+        world.snapshot(volume);
+        world.rest();
+        most = most.max(used(&world).saturating_sub(before));
+    }
+    most
+}
+
+#[test]
+fn a_snapshot_takes_as_many_nodes_of_a_small_volume_as_of_a_large_one() {
+    let (small, large) = (nodes_of_snapshots(30), nodes_of_snapshots(3000));
+    // A row of a volume, a name, and a count; each may make two nodes of one, and so may those above.
+    assert!(large <= small + 2 && large < 12, "{small} and {large} nodes");
+}

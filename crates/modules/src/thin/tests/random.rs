@@ -218,6 +218,46 @@ fn reads_and_writes_of_data_that_fail_change_nothing_else() {
     assert!(failed > 500, "only {failed}");
 }
 
+/// How many I/Os have failed, and how many pools have stopped, where some reads of the metadata fail for a while.
+fn read_badly(canary: crate::meta::tree::TreeCanary) -> (u64, u64) {
+    let (mut failed, mut stopped) = (0, 0);
+    for seed in 0..60 {
+        let mut world = World::new(tight(seed));
+        world.tree_canary(canary);
+        world.create(SIZE);
+        for _ in 0..150 {
+            step(&mut world, 12, 6, false);
+        }
+        world.metadata.fail("read", 10);
+        for _ in 0..300 {
+            step(&mut world, 12, 6, false);
+        }
+        world.wait();
+        world.is_right();
+        world.metadata.fail("read", 0);
+        failed += world.failed.get(&ErrorKind::Io).copied().unwrap_or(0);
+        match world.pool.stopped() {
+            Some(_) => stopped += 1,
+            // All comes back, too.
+            None => end(&mut world),
+        }
+    }
+    (failed, stopped)
+}
+
+/// What cannot be read for once fails what needs it, and nothing else; what nobody waits for is tried again.
+#[test]
+fn metadata_that_is_read_badly_for_a_while_stops_nothing() {
+    let (failed, stopped) = read_badly(crate::meta::tree::TreeCanary::None);
+    assert!(failed > 100 && stopped == 0, "{failed} failed, {stopped} stopped");
+}
+
+#[test]
+fn a_commit_that_does_not_read_again_is_found() {
+    let (_, stopped) = read_badly(crate::meta::tree::TreeCanary::SettlesOnce);
+    assert!(stopped > 0);
+}
+
 fn counts(world: &World) -> Vec<(u64, u64)> {
     world.open.iter().map(|(&volume, handle)| (volume, handle.events())).collect()
 }
