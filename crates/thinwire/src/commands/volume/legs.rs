@@ -2,7 +2,6 @@
 
 use thinwire_modules::meta::LabelPart;
 use thinwire_modules::mirror::{LEGS_MAX, LeftAt, LegChange, LegState, NO_GENERATION, OpeningWish};
-use thinwire_volume::MirrorReport;
 
 use super::create::new_uuid;
 use super::replace::{
@@ -99,7 +98,7 @@ pub fn add(spec: &VolumeSpec, new: &VolumeSpec, how: Daring, common: &VolumeComm
 
 fn say_added(
     described: &VolumeSpec,
-    mirrors: Option<Vec<MirrorReport>>,
+    mirrors: Option<resync::Settled>,
     common: &VolumeCommon,
 ) -> Outcome {
     say_description(described);
@@ -198,7 +197,7 @@ fn open_and_watch(
     options: &VolumeOptions,
     signals: &Signals,
     is_json: bool,
-) -> Outcome<Option<Vec<MirrorReport>>> {
+) -> Outcome<Option<resync::Settled>> {
     let mut open = open_volume(described, options, Some(signals))?;
     match resync::watch(&mut *open, signals, is_json) {
         Ok(mirrors) => let_go(&mut *open, Ending::Orderly).map(|()| mirrors),
