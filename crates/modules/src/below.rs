@@ -350,7 +350,7 @@ impl Below {
     }
 
     pub(super) fn events(&self) -> u64 {
-        self.children.iter().map(|child| child.volume.events()).sum()
+        self.children.iter().map(Child::events).fold(0, u64::wrapping_add)
     }
 
     /// To ask the volumes something: not to submit I/O.

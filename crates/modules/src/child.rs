@@ -6,22 +6,27 @@ mod tests;
 use thinwire_volume::{Geometry, Identity, Volume};
 
 use crate::Slice;
+use crate::meta::PartDoor;
 
 /// A volume that a module stands on, as far as it is the module's: all of it, or what a part has for data behind its labels. That
-/// costs an addition for each I/O, and is to everybody what a [`Slice`] of that start and size is: it has its identity, too, and
-/// stays as it is when the volume grows.
+/// costs an addition for each I/O, and is to everybody what a [`Slice`] of that start and size is, or of the size with which it was made: it has its
+/// identity, too, and stays as it is when the volume grows.
 pub struct Child {
     pub(super) volume: Box<dyn Volume>,
     /// Where it begins, in bytes.
     pub(super) start: u64,
     /// Bytes, if it is not all of the volume, also what that grows by.
     bytes: Option<u64>,
+    /// With how many it is known, if that is another number: those with which it was made.
+    made_bytes: Option<u64>,
+    /// By which it hears that it has grown, of a part whose whole is in use meanwhile.
+    door: Option<PartDoor>,
 }
 
 impl Child {
     /// All of these.
     pub fn all(volumes: Vec<Box<dyn Volume>>) -> Vec<Self> {
-        let whole = |volume| Child { volume, start: 0, bytes: None };
+        let whole = |volume| Child { volume, start: 0, bytes: None, made_bytes: None, door: None };
         volumes.into_iter().map(whole).collect()
     }
 
@@ -39,7 +44,30 @@ impl Child {
         if end > u128::from(has) {
             return Err(format!("has {has} bytes, and its data would end at {end}"));
         }
-        Ok(Child { volume, start, bytes: Some(bytes) })
+        Ok(Child { volume, start, bytes: Some(bytes), made_bytes: None, door: None })
+    }
+
+    /// It was made with so many bytes, and has grown since: it is what it was then.
+    pub fn made_with(self, bytes: u64) -> Self {
+        Child { made_bytes: Some(bytes), ..self }
+    }
+
+    /// It grows when this door says so.
+    pub fn beside(self, door: PartDoor) -> Self {
+        Child { door: Some(door), ..self }
+    }
+
+    /// What has happened to it.
+    pub(super) fn events(&self) -> u64 {
+        let own = self.door.as_ref().map_or(0, PartDoor::growths);
+        self.volume.events().wrapping_add(own)
+    }
+
+    /// How many bytes of it are the module's by now, if that was not told.
+    pub(super) fn take_growth(&mut self) -> Option<u64> {
+        let bytes = self.door.as_ref()?.take_growth()?;
+        self.bytes = Some(bytes);
+        Some(bytes)
     }
 
     /// Of the module's bytes.
@@ -52,7 +80,10 @@ impl Child {
     pub fn identity(&self) -> Identity {
         let below = self.volume.identity();
         match self.bytes {
-            Some(bytes) => Slice::identity_over(self.start, Some(bytes), below),
+            Some(bytes) => {
+                let made = self.made_bytes.unwrap_or(bytes);
+                Slice::identity_over(self.start, Some(made), below)
+            }
             None => below,
         }
     }

@@ -306,4 +306,9 @@ impl Layout for Under {
     fn submit(&mut self, io: Io, below: &mut Below) {
         below.pass_on(0, io.offset, io);
     }
+
+    fn grow(&mut self, _: usize, bytes: u64, whole: &Geometry) -> Option<u64> {
+        let block = u64::from(whole.block_bytes);
+        Some(bytes / block * block)
+    }
 }

@@ -33,6 +33,12 @@ impl Growth {
         let (mut has_shrunk, mut is_stale, mut legs) = (false, false, Vec::new());
         for (child, of) in below.children().iter_mut().enumerate() {
             of.volume.poll_events(events);
+            if let Some(bytes) = of.take_growth()
+                && let Some(whole) = layout.grow(child, bytes, geometry)
+            {
+                has_grown |= whole > geometry.bytes;
+                geometry.bytes = whole.max(geometry.bytes);
+            }
             for event in events.drain(start..) {
                 match event {
                     VolumeEvent::Lost => has_lost = true,

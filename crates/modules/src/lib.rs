@@ -85,7 +85,7 @@ mod write_back;
 mod write_intent;
 
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 pub use below::{Below, Stretch};
 pub use cache::{Cache, CacheCanary};
@@ -109,6 +109,7 @@ pub use trial::{Delay, Failing, Lie, PatternVolume, TEST_MODULES, TraceLog, Trac
 pub use write_back::{WriteBack, WriteBackCanary};
 
 use thinwire_volume::Volume;
+use thinwire_volume::stores::NullStore;
 
 use self::meta::LABEL_AREA_BYTES;
 
@@ -209,6 +210,29 @@ impl Module {
             };
             ModuleError::new(self.name, why)
         })
+    }
+
+    /// How many bytes it makes of parts with so many bytes of data each, in blocks of so many: found out over volumes that hold nothing.
+    ///
+    /// # Errors
+    /// It makes nothing of them.
+    pub fn bytes_of(&self, options: &Options, parts: &[(u64, u32)]) -> Result<u64, ModuleError> {
+        if let Some(kept) = &self.keeps {
+            return Ok((kept.bytes)(parts));
+        }
+        let stand_in = |&(bytes, block): &(u64, u32)| {
+            Box::new(NullStore::new(bytes, block)) as Box<dyn Volume>
+        };
+        Ok(self.open(parts.iter().map(stand_in).collect(), options)?.geometry().bytes)
+    }
+
+    /// Which of so many parts may grow once there is data: nothing lies behind it that would move.
+    pub fn growing_parts(&self, parts: usize) -> Range<usize> {
+        match self.name {
+            name if name == linear::MODULE.name => parts - 1..parts,
+            name if name == Integrity::NAME || self.has_volumes() => 0..0,
+            _ => 0..parts,
+        }
     }
 
     /// Puts it over its volumes.

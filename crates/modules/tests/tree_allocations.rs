@@ -60,6 +60,7 @@ fn label() -> Label {
         next_opening: [0; 16],
         cut: 0,
         cut_begun: 0,
+        made_bytes: None,
         openings: 0,
         content: Identity::default(),
         writer: None,

@@ -54,6 +54,34 @@ fn it_has_the_shape_and_the_identity_of_a_slice() {
     });
 }
 
+/// What stands on it knows it by what it was made with.
+#[test]
+fn one_that_has_grown_has_the_identity_that_it_had() {
+    each(|module, count| {
+        let (ours, before) = (puppets(count), puppets(count));
+        let grown = |volume| {
+            let child = Child::within(volume, START, BYTES - 8192).unwrap();
+            Child { bytes: Some(BYTES), ..child }.made_with(BYTES - 8192)
+        };
+        let last = ours.len() - 1;
+        let children = Puppet::boxed(&ours).into_iter().enumerate().map(|(nth, volume)| {
+            // Behind one that has grown begins another.
+            match nth == last {
+                true => grown(volume),
+                false => Child::within(volume, START, BYTES).unwrap(),
+            }
+        });
+        let ours = module.open_over(children.collect(), &Options::default()).unwrap();
+        let children = Puppet::boxed(&before).into_iter().enumerate().map(|(nth, volume)| {
+            let bytes = if nth == last { BYTES - 8192 } else { BYTES };
+            Child::within(volume, START, bytes).unwrap()
+        });
+        let before = module.open_over(children.collect(), &Options::default()).unwrap();
+        assert_eq!(ours.identity(), before.identity(), "{}", module.name);
+        assert!(ours.geometry().bytes >= before.geometry().bytes, "{}", module.name);
+    });
+}
+
 #[test]
 fn each_io_goes_where_it_goes_over_slices() {
     let pool = Pool::new(1 << 20);

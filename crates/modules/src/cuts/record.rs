@@ -5,10 +5,10 @@ use std::rc::Rc;
 
 use thinwire_volume::{Completion, Io, Layer, Token, Volume};
 
-use crate::meta::{Label, LabelError, LabelOutcome, Labels};
+use crate::meta::{BESIDE_TOKEN, Label, LabelError, LabelOutcome, Labels};
 
 /// That of the labels' I/Os on the part: no other I/O there has it.
-pub const CUT_LABEL_TOKEN: Token = Token::MAX;
+pub const CUT_LABEL_TOKEN: Token = BESIDE_TOKEN;
 
 /// A part that writes its own label when it is asked to, and is the part itself in everything else.
 pub struct Recorder {
@@ -21,18 +21,22 @@ pub struct Recorder {
 pub struct CutRecord(Rc<RefCell<Inner>>);
 
 struct Inner {
-    labels: Labels,
+    /// None while they are lent.
+    labels: Option<Labels>,
     /// As it was written last.
     label: Label,
-    /// What is to be written; that is under way once the labels are at work.
-    wish: Option<Label>,
+    /// What is to be written of cuts.
+    wish: Option<(u64, u64)>,
+    /// The label that is being written.
+    writing: Option<Label>,
     ended: Option<Result<(), LabelError>>,
 }
 
 impl Recorder {
     /// Of a part whose label was read, under [`CUT_LABEL_TOKEN`].
     pub fn new(part: Box<dyn Volume>, labels: Labels, label: Label) -> (Self, CutRecord) {
-        let inner = Inner { labels, label, wish: None, ended: None };
+        let labels = Some(labels);
+        let inner = Inner { labels, label, wish: None, writing: None, ended: None };
         let record = CutRecord(Rc::new(RefCell::new(inner)));
         (Recorder { below: part, record: record.clone() }, record)
     }
@@ -49,7 +53,21 @@ impl CutRecord {
     pub(super) fn write(&self, (cut, cut_begun): (u64, u64)) {
         let inner = &mut *self.0.borrow_mut();
         assert!(inner.wish.is_none() && inner.ended.is_none(), "one at a time");
-        inner.wish = Some(Label { cut, cut_begun, ..inner.label.clone() });
+        inner.wish = Some((cut, cut_begun));
+    }
+
+    /// Lends the labels, and what they say, to somebody who writes them; nothing is written here meanwhile. None while something is being written, or is
+    /// lent.
+    pub(crate) fn lend(&self) -> Option<(Labels, Label)> {
+        let inner = &mut *self.0.borrow_mut();
+        let labels = inner.labels.take_if(|labels| labels.is_idle() && inner.wish.is_none())?;
+        Some((labels, inner.label.clone()))
+    }
+
+    /// They are back.
+    pub(crate) fn take_back(&self, labels: Labels, label: Label) {
+        let inner = &mut *self.0.borrow_mut();
+        (inner.labels, inner.label) = (Some(labels), label);
     }
 
     /// How that has ended, once it has.
@@ -60,18 +78,25 @@ impl CutRecord {
 
 impl Inner {
     fn begin(&mut self, part: &mut dyn Volume) {
-        let Some(label) = &self.wish else { return };
-        if self.labels.is_idle()
-            && let Err(error) = self.labels.write(label, part)
-        {
-            self.wish = None;
-            self.ended = Some(Err(error));
+        let (Some((cut, cut_begun)), Some(labels)) = (self.wish, &mut self.labels) else { return };
+        if !labels.is_idle() {
+            return;
+        }
+        let label = Label { cut, cut_begun, ..self.label.clone() };
+        match labels.write(&label, part) {
+            Ok(()) => self.writing = Some(label),
+            Err(error) => {
+                self.wish = None;
+                self.ended = Some(Err(error));
+            }
         }
     }
 
     fn hear(&mut self, completion: Completion, part: &mut dyn Volume) {
-        if let Some(LabelOutcome::Written(result)) = self.labels.on_completion(completion, part) {
-            let label = self.wish.take().expect("one is under way");
+        let Some(labels) = &mut self.labels else { return };
+        if let Some(LabelOutcome::Written(result)) = labels.on_completion(completion, part) {
+            self.wish = None;
+            let label = self.writing.take().expect("one is under way");
             if let Ok(generation) = result {
                 self.label = Label { generation, ..label };
             }
@@ -104,7 +129,8 @@ impl Layer for Recorder {
         if inner.wish.is_none() {
             return;
         }
-        let own = done[start..].iter().position(|completion| inner.labels.is_mine(completion));
+        let Some(labels) = &inner.labels else { return };
+        let own = done[start..].iter().position(|completion| labels.is_mine(completion));
         if let Some(at) = own {
             let completion = done.remove(start + at);
             inner.hear(completion, &mut *self.below);
@@ -113,6 +139,8 @@ impl Layer for Recorder {
     }
 
     fn taken(&self) -> usize {
-        self.below.outstanding() - usize::from(!self.record.0.borrow().labels.is_idle())
+        let inner = self.record.0.borrow();
+        let is_busy = inner.labels.as_ref().is_some_and(|labels| !labels.is_idle());
+        self.below.outstanding() - usize::from(is_busy)
     }
 }

@@ -78,6 +78,7 @@ pub fn label_parts(whole: &NewWhole<'_>, parts: &[NewPart]) -> Result<Vec<Label>
             next_opening: [0; 16],
             cut: 0,
             cut_begun: 0,
+            made_bytes: None,
             openings: 0,
             content: part.content,
             writer: None,
@@ -125,6 +126,21 @@ impl Assembly {
         WholeSizes { whole_bytes: self.bytes, part_bytes: parts }
     }
 
+    /// As large as it can be with what its parts have room for by now; `volumes` are how many bytes those have, and in blocks of how many, in the order of the
+    /// parts. None if that is no larger than it is.
+    pub fn with_room(&self, volumes: &[(u64, u32)]) -> Option<WholeSizes> {
+        let mut sizes = self.sizes();
+        for role in self.module.growing_parts(self.parts.len()) {
+            let room = volumes[role].0.saturating_sub(self.parts[role].data_start);
+            let bytes = &mut sizes.part_bytes[role];
+            *bytes = (*bytes).max(room / DATA_ALIGN_BYTES * DATA_ALIGN_BYTES);
+        }
+        let blocks = volumes.iter().map(|(_, block_bytes)| *block_bytes);
+        let parts: Vec<_> = sizes.part_bytes.iter().copied().zip(blocks).collect();
+        sizes.whole_bytes = self.module.bytes_of(&self.options, &parts).ok()?;
+        (sizes.whole_bytes > self.bytes).then_some(sizes)
+    }
+
     /// It has these from now on.
     pub fn set_sizes(&mut self, sizes: &WholeSizes) {
         self.bytes = sizes.whole_bytes;
@@ -152,6 +168,8 @@ pub struct FoundPart {
     pub data_start: u64,
     /// Bytes of data.
     pub data_bytes: u64,
+    /// With how many it was made: by these the whole is known.
+    pub made_bytes: u64,
 }
 
 /// Why places make no whole. Places are counted from 0, in the order in which they were given.
@@ -267,6 +285,7 @@ pub fn assemble(seen: &[SeenPart]) -> Result<Assembly, AssemblyError> {
         place,
         data_start: label.data_start,
         data_bytes: newest.parts[usize::from(label.role)].bytes,
+        made_bytes: label.made_with(),
     };
     Ok(Assembly {
         module: one.module,
@@ -301,15 +320,13 @@ pub(crate) fn check_one_whole(labels: &[(usize, &Label)]) -> Result<(), Assembly
     Ok(())
 }
 
-/// In what two parts of one whole contradict each other.
+/// In what two parts of one whole contradict each other. Of sizes nothing is said here: it may have grown, which not all know yet.
 fn difference(one: &Label, other: &Label) -> Option<&'static str> {
     let differs = [
         ("the module", one.module != other.module),
         ("the options", one.options != other.options),
         ("the name", one.name != other.name),
         ("the list of parts", !are_parts_alike(one, other)),
-        // Others may be about to grow: who puts them together knows.
-        ("the size", one.module.is_mirror() && one.whole_bytes != other.whole_bytes),
     ];
     differs.into_iter().find(|(_, differs)| *differs).map(|(field, _)| field)
 }

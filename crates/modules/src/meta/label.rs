@@ -33,7 +33,11 @@ const DATA_ALIGN_BYTES: u64 = 4096;
 /// Sizes are multiples of this, in bytes: the smallest block that volumes have.
 const SIZE_ALIGN_BYTES: u64 = 512;
 
-/// What a reader has to know to use a part, one bit each. Version 1 has none, so each bit that is set is unknown.
+/// The part has grown: who does not know of [`Label::made_bytes`] would know the whole by another identity, and lose it for good with the next label. A
+/// read-only compatible feature.
+const GROWN: u64 = 1;
+
+/// What a reader has to know to use a part, and does not, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LabelFeatures {
     /// Who does not know one goes on, and drops it, with all that belongs to it, with the next label that it writes.
@@ -58,7 +62,7 @@ pub struct LabelPart {
 pub struct Label {
     /// Raised by each label that is written to the part, from 1 on. [`Labels`](super::Labels) sets it.
     pub generation: u64,
-    /// Those that it was read with. None is written.
+    /// Those that it was read with, and that are not known. None is written.
     pub features: LabelFeatures,
     /// The module that the whole is.
     pub module: &'static Module,
@@ -93,6 +97,9 @@ pub struct Label {
     pub cut: u64,
     /// Likewise: the one that may be there in some parts only, or not be kept in all of them, if that is [`Label::cut`]; 0 for none.
     pub cut_begun: u64,
+    /// Bytes of data with which the part was made, if it has grown since: less than it has. The whole is known by these, and so stays what it was
+    /// to whatever stands on it ([`Child::made_with`](crate::Child::made_with)).
+    pub made_bytes: Option<u64>,
     /// What the module keeps here of its own: at most [`LABEL_STATE_BYTES_MAX`] bytes, in its own format, and no more than the
     /// rows leave room for. None of it is looked at here.
     pub state: Vec<u8>,
@@ -115,12 +122,34 @@ impl Label {
         self.data_start.saturating_add(self.part().bytes)
     }
 
+    /// Bytes of data with which it was made.
+    ///
+    /// # Panics
+    /// As [`Label::part`].
+    pub fn made_with(&self) -> u64 {
+        self.made_bytes.unwrap_or(self.part().bytes)
+    }
+
+    /// Its part, and the others, have so many bytes of data from now on, and none has less than before.
+    ///
+    /// # Panics
+    /// As [`Label::part`].
+    pub(super) fn grow(&mut self, part_bytes: &[u64]) {
+        let before = self.part().bytes;
+        for (row, bytes) in self.parts.iter_mut().zip(part_bytes) {
+            row.bytes = *bytes;
+        }
+        if self.part().bytes > before {
+            self.made_bytes.get_or_insert(before);
+        }
+    }
+
     /// Whether all is known that who writes to the part, or its label, has to know.
     pub fn may_write(&self) -> bool {
         self.features.read_only_compatible == 0
     }
 
-    /// It as 4 KiB. What is not said is zero; so are all features.
+    /// It as 4 KiB. What is not said is zero; so are all features that are not known.
     ///
     /// # Errors
     /// [`LabelFault::Malformed`]: a field has a value that it cannot have.
@@ -141,6 +170,10 @@ impl Label {
         head(OPENING, &self.opening);
         head(NEXT_OPENING, &self.next_opening);
         head(OPENINGS, &self.openings.to_le_bytes());
+        if let Some(made) = self.made_bytes {
+            head(READ_ONLY_COMPATIBLE, &GROWN.to_le_bytes());
+            head(MADE_BYTES, &made.to_le_bytes());
+        }
         head(CUT, &self.cut.to_le_bytes());
         head(CUT_BEGUN, &self.cut_begun.to_le_bytes());
         head(DATA_START, &self.data_start.to_le_bytes());
@@ -192,9 +225,11 @@ impl Label {
         if version != LABEL_VERSION {
             return Err(LabelFault::Version { version });
         }
+        let read_only_compatible = u64_of(image, 0, READ_ONLY_COMPATIBLE);
+        let has_grown = read_only_compatible & GROWN != 0;
         let features = LabelFeatures {
             compatible: u64_of(image, 0, COMPATIBLE),
-            read_only_compatible: u64_of(image, 0, READ_ONLY_COMPATIBLE),
+            read_only_compatible: read_only_compatible & !GROWN,
             incompatible: u64_of(image, 0, INCOMPATIBLE),
         };
         if features.incompatible != 0 {
@@ -230,6 +265,7 @@ impl Label {
             writer: writer(image)?,
             cut: u64_of(image, 0, CUT),
             cut_begun: u64_of(image, 0, CUT_BEGUN),
+            made_bytes: has_grown.then(|| u64_of(image, 0, MADE_BYTES)),
             state: state(image, row(count))?,
         };
         label.check()?;
@@ -319,6 +355,16 @@ impl Label {
         };
         self.parts.iter().try_for_each(|part| size("data bytes", part.bytes))?;
         size("whole bytes", self.whole_bytes)?;
+        if let Some(made) = self.made_bytes {
+            size("made bytes", made)?;
+            let has = self.part().bytes;
+            if made >= has {
+                return wrong(
+                    "made bytes",
+                    format!("is {made}, and the part has {has} after it has grown"),
+                );
+            }
+        }
         let all: u128 = self.parts.iter().map(|part| u128::from(part.bytes)).sum();
         if u128::from(self.whole_bytes) > all {
             let whole = self.whole_bytes;

@@ -3,11 +3,14 @@
 //! [`Label`] is what one says, and how that stands in 4 KiB; it touches no volume. [`Labels`] reads and writes
 //! the two copies of it that a part has, so that a crash at any moment leaves one. [`assemble`] says what whole parts make,
 //! [`label_parts`] what parts of a new one say, [`occupant`] what those would overwrite. [`WholeMaking`] writes them, and [`WholeOpening`] has all parts
-//! know that the whole is opened for writing once more, so that old copies of parts are found out.
+//! know that the whole is opened for writing once more, so that old copies of parts are found out. [`WholeGrowth`] does that while it is in use, and larger,
+//! through the [`PartDoor`]s of its parts.
 
 mod assembly;
+mod beside;
 mod fault;
 mod finding;
+mod growing;
 mod label;
 mod labels;
 mod making;
@@ -23,8 +26,10 @@ pub use assembly::{
     Assembly, AssemblyError, FoundPart, NewPart, NewWhole, SeenPart, StalePart, WholeSizes,
     assemble, label_parts,
 };
+pub use beside::{BESIDE_TOKEN, LabelledPart, PartDoor};
 pub use fault::LabelFault;
 pub use finding::{Finding, FoundLabel, LabelError};
+pub use growing::{GrowthError, WholeGrowth};
 pub use label::{
     LABEL_AREA_BYTES, LABEL_BYTES, LABEL_NAME_BYTES_MAX, LABEL_ROWS_MAX, LABEL_STATE_BYTES_MAX,
     Label, LabelFeatures, LabelImage, LabelPart,

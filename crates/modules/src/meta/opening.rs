@@ -63,6 +63,8 @@ enum OpeningCanary {
     EarlyEnd,
     /// Sizes stand in the labels that announce the opening with which they come.
     GrowsInFirstPhase,
+    /// With which bytes a part was made is not kept.
+    ForgetsMade,
     /// A half drawn opening is forgotten: the next one is announced beside the one before it.
     ForgetsHalf,
 }
@@ -152,6 +154,16 @@ impl WholeOpening {
         None
     }
 
+    /// What it has drawn, and the number of that.
+    pub fn drawn(&self) -> ([u8; 16], u64) {
+        (self.id, self.openings.saturating_add(1))
+    }
+
+    /// The labels of the parts, in the order in which they were given, and what they say.
+    pub fn into_labels(self) -> Vec<(Labels, Label)> {
+        self.parts.into_iter().map(|part| (part.labels, part.label)).collect()
+    }
+
     fn next_phase<V: Volume>(&mut self, volumes: &mut [V]) {
         self.phase += 1;
         for (at, volume) in volumes.iter_mut().enumerate() {
@@ -166,8 +178,12 @@ impl WholeOpening {
         // All say the same: a crash may have left some that had not grown yet.
         let sizes = if grows { &self.next_sizes } else { &self.sizes };
         label.whole_bytes = sizes.whole_bytes;
-        for (row, bytes) in label.parts.iter_mut().zip(&sizes.part_bytes) {
-            row.bytes = *bytes;
+        match self.canary {
+            OpeningCanary::ForgetsMade => {
+                let rows = label.parts.iter_mut().zip(&sizes.part_bytes);
+                rows.for_each(|(row, bytes)| row.bytes = *bytes);
+            }
+            _ => label.grow(&sizes.part_bytes),
         }
         match phase {
             1 if self.canary == OpeningCanary::ForgetsHalf => label.next_opening = self.id,

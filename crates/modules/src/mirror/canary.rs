@@ -38,6 +38,12 @@ pub enum MirrorCanary {
     QuietLoss,
     /// A snapshot is made of those legs that are in sync, whatever the others miss.
     CutsWhatIsThere,
+    /// What a mirror grows by is left as it is.
+    GrowsUnzeroed,
+    /// The new size stands in labels that announce the generation with which it comes.
+    GrowsWhenAnnounced,
+    /// Who asked for a removal is told before that is on record.
+    ToldBeforeRecord,
     /// Reads take whatever a leg has, and what fits no sum is copied.
     UnverifiedSource,
     /// What is scrubbed, or mended, is not locked.

@@ -87,7 +87,7 @@ pub fn find_mirror(seen: &[Option<SeenPart>]) -> Result<FoundMirror, AssemblyErr
         }
         (places[role], states[role]) = (Some(place), Some(state.of_legs(parts.len())));
     }
-    Ok(FoundMirror {
+    let mut found = FoundMirror {
         options: one.options.clone(),
         name: one.name.clone(),
         uuid: one.whole,
@@ -96,7 +96,9 @@ pub fn find_mirror(seen: &[Option<SeenPart>]) -> Result<FoundMirror, AssemblyErr
         places,
         states,
         passed_over,
-    })
+    };
+    found.bytes = found.newest_bytes(&labels);
+    Ok(found)
 }
 
 /// Where some know of more legs than others, those are the first of what the others know.
@@ -138,6 +140,20 @@ fn count_of(found: &[(usize, &Label, MirrorState)]) -> Option<usize> {
 }
 
 impl FoundMirror {
+    /// How many bytes it has by the newest of these; others may not know yet that it has grown.
+    fn newest_bytes(&self, labels: &[(usize, &Label)]) -> u64 {
+        let wish = OpeningWish { degraded: true, ..OpeningWish::default() };
+        let generation = self.plan(wish).ok().map(|plan| plan.recorded.generation);
+        let is_newest = |(place, _): &&(usize, &Label)| {
+            let leg = self.places.iter().position(|at| *at == Some(*place));
+            let says = leg.and_then(|leg| self.states[leg].as_ref());
+            says.is_some_and(|says| Some(says.generation) == generation)
+        };
+        let most = || labels.iter().map(|(_, label)| label.whole_bytes).max();
+        let newest = labels.iter().find(is_newest).map(|(_, label)| label.whole_bytes);
+        newest.or_else(most).unwrap_or(0)
+    }
+
     /// The label of a leg that is there, as the newest one has the list of all legs.
     pub fn label(&self, leg: usize, mut label: Label) -> Label {
         let own = label.part();

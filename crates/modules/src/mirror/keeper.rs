@@ -22,6 +22,11 @@ pub trait LegKeeper {
     /// effect: it comes back when that is over.
     fn give_up(&mut self, leg: usize, volume: Box<dyn Volume>);
 
+    /// The same of a leg that was removed, and does not come back.
+    fn let_go(&mut self, leg: usize, volume: Box<dyn Volume>) {
+        let _ = (leg, volume);
+    }
+
     /// Some leg may come back.
     fn awaits(&self) -> bool;
 
@@ -46,14 +51,17 @@ impl Mirror {
             for leg in 0..self.legs.len() {
                 // One with other content is not what was lost (rule 16).
                 let stands = self.state.legs[leg];
-                let is_over = matches!(stands, LegState::Failed { .. } | LegState::Removed { .. });
-                let may_return = !is_over;
-                if may_return
+                let is_removed = matches!(stands, LegState::Removed { .. });
+                let may_return = !is_removed && !matches!(stands, LegState::Failed { .. });
+                if (may_return || (is_removed && !self.removing))
                     && self.is_given_up(leg)
                     && keeper.keeps(leg)
                     && let Some(volume) = self.give_up_leg(leg)
                 {
-                    keeper.give_up(leg, volume);
+                    match is_removed {
+                        true => keeper.let_go(leg, volume),
+                        false => keeper.give_up(leg, volume),
+                    }
                 }
             }
             while let Some((leg, back)) = keeper.take() {

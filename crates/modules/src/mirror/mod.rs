@@ -14,6 +14,8 @@
 //! * `keeper` gives up those that were dropped as a whole, and has them back (rule 22).
 //! * `standing` drops legs that fail, and has those copied to that have lost something.
 //! * `resync` copies what legs lack, under the lock of what it copies (rule 5), and what one leg could not read.
+//! * `growth` has it become as large as its legs have become (rule 24); `removal` has a leg less; `desk` is by
+//!   which that is asked for.
 //! * `work` says how fast that goes, and whether it does.
 //! * `scrub` reads all legs, and writes again what does not fit the sum that a leg keeps, from one that does (rule 20).
 //!
@@ -26,14 +28,18 @@
 
 mod canary;
 mod closing;
+mod config;
 mod cuts;
 mod decide;
+mod desk;
 mod found;
+mod growth;
 mod intent;
 mod keeper;
 mod legs;
 mod opening;
 mod record;
+mod removal;
 mod report;
 mod resync;
 mod row;
@@ -48,13 +54,15 @@ mod work;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use thinwire_buffer::{Pool, SegList, Time};
+use thinwire_buffer::{SegList, Time};
 use thinwire_volume::{
     CacheReport, Completion, ErrorKind, Extent, Geometry, Identity, Io, IoError, LegStanding,
     MirrorReport, Op, RangeLocks, Scrub, Slab, Token, Volume, VolumeEvent, Work,
 };
 
 use self::closing::Closing;
+use self::desk::DeskEnd;
+use self::growth::Growth;
 use self::intent::Intent;
 use self::legs::Leg;
 use self::opening::Phase;
@@ -68,7 +76,9 @@ use crate::write_intent::{bitmap, regions};
 
 pub use bitmap::{BITMAP_BYTES, region_shift};
 pub use canary::MirrorCanary;
+pub use config::{DrawGeneration, MirrorConfig};
 pub use decide::{LegChange, OpeningPlan, OpeningRefusal, OpeningWish, ResyncExtent, decide};
+pub use desk::{MirrorAnswer, MirrorAsk, MirrorAskError, MirrorDesk};
 pub use found::{FoundMirror, find_mirror};
 pub use keeper::LegKeeper;
 pub use legs::MirrorLeg;
@@ -91,32 +101,6 @@ pub const LATE_TIMES: u32 = 4;
 const TURN_MAX: Duration = Duration::from_secs(1);
 /// A poll that is never done would starve others: what is left comes with the next.
 const ROUNDS_MAX: usize = 16;
-
-/// Draws generations: random, never zero, and never the same twice. Whoever opens a mirror has the entropy.
-pub trait DrawGeneration {
-    /// The next one.
-    fn draw(&mut self) -> Generation;
-}
-
-/// How a mirror is opened.
-pub struct MirrorConfig {
-    /// Names what the data is from now on.
-    pub generations: Box<dyn DrawGeneration>,
-    /// Memory for bitmaps.
-    pub pool: Pool,
-    /// What whoever asks has been told, and wants all the same.
-    pub wish: OpeningWish,
-    /// Nothing is written to any leg, neither data nor what tells of it: legs that lack something are left alone, and
-    /// what was open at a crash is read from one leg, which the same legs always have in common. Default: no.
-    pub read_only: bool,
-    /// Now, in seconds since 1970, for people to read; 0 if there is no clock.
-    pub opened_at: u64,
-    /// A leg that has answered nothing for so long, of which a turn counts for a second at most, is dropped, while another is
-    /// in sync; so is one that has not answered something for [`LATE_TIMES`] as long. 5 seconds by custom.
-    pub leg_timeout: Duration,
-    /// Brings legs back while it is in use. Without one they come with the next opening, or by [`Mirror::return_leg`].
-    pub keeper: Option<Box<dyn LegKeeper>>,
-}
 
 /// What an I/O at a leg is for.
 struct Sub {
@@ -180,6 +164,8 @@ enum Task {
     Look(Box<Look>),
     /// A flush of what was copied.
     Settle,
+    /// What it grows by is zeroed, or flushed.
+    Grow,
     /// A part of the bitmaps of a leg is read, from this block on.
     Load {
         leg: usize,
@@ -200,6 +186,8 @@ pub struct Mirror {
     geometry: Geometry,
     identity: Identity,
     whole: [u8; 16],
+    /// Its size by the labels.
+    bytes: u64,
     legs: Vec<Option<Leg>>,
     /// What their labels say of all parts, in the order of the legs.
     parts: Vec<LabelPart>,
@@ -219,6 +207,10 @@ pub struct Mirror {
     resync: Resync,
     pace: Pace,
     scrub: Scrubbing,
+    growth: Growth,
+    /// A leg was removed, and that is not on record yet.
+    removing: bool,
+    desk: DeskEnd,
     config: MirrorConfig,
     subs: Slab<Sub>,
     jobs: Slab<Job>,
@@ -260,6 +252,11 @@ impl Mirror {
     /// Plants a fault, which tests must find.
     pub fn set_canary(&mut self, canary: MirrorCanary) {
         self.canary = canary;
+    }
+
+    /// By which it is asked for something.
+    pub fn desk(&self) -> MirrorDesk {
+        self.desk.desk.clone()
     }
 
     /// Hands an I/O to a leg, for a job. Its range is of that leg.
@@ -369,6 +366,7 @@ impl Mirror {
             let goes_on = self.step_record()
                 || self.step_opening()
                 || (is_writing && (self.step_bits() || self.step_close() || self.step_resync()))
+                || self.step_growth()
                 || self.step_scrub()
                 || self.step_closing();
             if !goes_on {
@@ -386,6 +384,7 @@ impl Mirror {
             Task::Copy(_) => self.finish_copy(id),
             Task::Look(_) => self.finish_look(id),
             Task::Settle => self.finish_settle(id),
+            Task::Grow => self.finish_growth(id),
             &Task::Load { leg, block } => self.finish_load(id, leg, block),
         }
     }
@@ -580,6 +579,7 @@ impl Volume for Mirror {
             return next;
         }
         next = next.min(self.time_answers()).min(self.step_keeper());
+        self.hear_asks();
         self.settle();
         self.tell_standings();
         // What the last poll or this call began has to be polled, and nobody else would say so.
@@ -588,6 +588,7 @@ impl Volume for Mirror {
             .min(self.next_record())
             .min(self.next_close())
             .min(self.next_copy())
+            .min(self.next_growth())
             .min(self.next_scrub())
     }
 

@@ -116,6 +116,12 @@ impl Mirror {
         if let Some(LegChange::Add(part)) = config.wish.change {
             parts.push(part);
         }
+        // What each says of the size, and has room for.
+        let size = |at: &MirrorLeg| {
+            let room = at.volume.geometry().bytes.saturating_sub(at.label.data_start);
+            (at.label.whole_bytes, room)
+        };
+        let sizes: Vec<_> = legs.iter().map(|at| at.as_ref().map(size)).collect();
         let (mut volumes, mut rest) = (Vec::new(), Vec::new());
         for (leg, at) in legs.into_iter().enumerate() {
             let is_used = plan.current >> leg & 1 == 1
@@ -130,6 +136,30 @@ impl Mirror {
         }
         let volumes = Child::all(volumes);
         let geometry = common_geometry(NAME, &volumes).map_err(MirrorError::Unfit)?;
+        // As large as the newest says: others may not know yet that it has grown.
+        let says = |(own, at): (&Option<MirrorState>, &Option<(u64, u64)>)| {
+            let is_newest = own.as_ref()?.generation == plan.recorded.generation;
+            at.filter(|_| is_newest).map(|(bytes, _)| bytes)
+        };
+        let mut said = seen.iter().zip(&sizes).filter_map(says);
+        let bytes = said.next();
+        if said.any(|other| Some(other) != bytes) {
+            let why = "has legs of one generation that say different sizes of it";
+            return Err(MirrorError::Unfit(ModuleError::new(NAME, why)));
+        }
+        drop(said);
+        let bytes = bytes.or(sizes.iter().flatten().map(|(bytes, _)| *bytes).max());
+        for (leg, at) in sizes.iter().enumerate() {
+            let is_used = plan.current >> leg & 1 == 1 || rest[leg].is_some();
+            if let (true, Some((_, room)), Some(bytes)) = (is_used, at, bytes)
+                && *room < bytes
+            {
+                let why = format!(
+                    "has no room for {bytes} bytes of data, and the mirror has grown to that: make it larger"
+                );
+                return Err(MirrorError::Unfit(ModuleError::of_child(NAME, leg, why)));
+            }
+        }
         let mut volumes = volumes.into_iter().map(|child| child.volume);
         let mut legs = Vec::with_capacity(count);
         for (at, own) in rest.into_iter().zip(seen) {
@@ -137,6 +167,7 @@ impl Mirror {
         }
         // One that is added is not there yet.
         legs.resize_with(plan.state.legs.len(), || None);
+        let geometry = Geometry { bytes: bytes.unwrap_or(0), ..geometry };
         let mut mirror = Mirror::over((legs, parts), geometry, plan.state, plan.current, config)?;
         mirror.recorded = plan.recorded;
         mirror.record.is_off = mirror.config.read_only;
@@ -160,13 +191,11 @@ impl Mirror {
         let Some(first) = legs.iter().flatten().next() else {
             return Err(unfit("has no leg to begin with"));
         };
-        let (bytes, whole) = (first.label.whole_bytes, first.label.whole);
-        let is_other = |leg: &Leg| leg.label.whole != whole || leg.label.whole_bytes != bytes;
-        if legs.iter().flatten().any(is_other) {
-            return Err(unfit(
-                "has legs of different wholes, or that were told of different sizes",
-            ));
+        let (bytes, whole) = (geometry.bytes, first.label.whole);
+        if legs.iter().flatten().any(|leg| leg.label.whole != whole) {
+            return Err(unfit("has legs of different wholes"));
         }
+        let told_bytes = bytes;
         // The same whichever legs are there: one that is not may have larger blocks than those that are.
         let told = if state.block_shift == 0 { 0 } else { 1 << state.block_shift };
         let block_bytes = geometry.block_bytes.max(told);
@@ -193,6 +222,7 @@ impl Mirror {
             geometry: Geometry { bytes, features, ..geometry },
             identity: Identity { identity, incarnation },
             whole,
+            bytes: told_bytes,
             legs,
             parts,
             recorded: state.clone(),
@@ -207,6 +237,9 @@ impl Mirror {
             resync: Resync::default(),
             pace: Pace::new(),
             scrub: Scrubbing::default(),
+            growth: Growth::default(),
+            removing: false,
+            desk: DeskEnd::default(),
             config,
             subs: Slab::new(),
             jobs: Slab::new(),
@@ -388,8 +421,9 @@ impl Mirror {
         let (label, geometry) = (&at.label, at.volume.geometry());
         // It can do what has been promised; a discard writes zeroes.
         let fits = label.whole == self.whole
-            && label.whole_bytes / u64::from(self.geometry.block_bytes)
-                == self.geometry.bytes / u64::from(self.geometry.block_bytes)
+            // It may not know yet that the mirror has grown.
+            && label.whole_bytes <= self.bytes
+            && geometry.bytes.saturating_sub(label.data_start) >= self.bytes
             && geometry.block_bytes <= self.geometry.block_bytes
             && geometry.io_bytes_max >= self.geometry.io_bytes_max
             && (geometry.features.write_zeroes || !self.geometry.features.write_zeroes)

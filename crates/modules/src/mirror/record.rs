@@ -148,6 +148,7 @@ impl Mirror {
     fn write_generation(&mut self) {
         self.record.stage = Stage::InSync;
         self.state.advance(self.record.next);
+        self.on_generation();
         let passed = self.now.since(self.begun.min(self.now)).as_secs();
         self.state.drawn_at = match self.config.opened_at {
             0 => 0,
@@ -214,7 +215,10 @@ impl Mirror {
             at.or = state.generation;
         }
         // As many parts as it says of legs: one is added with the generation, and not with what announces that.
-        let own = at.label.part();
+        let mut own = at.label.part();
+        // It has the room.
+        own.bytes = own.bytes.max(self.bytes);
+        at.label.whole_bytes = self.bytes;
         at.label.parts.clear();
         at.label.parts.extend(&self.parts[..state.legs.len()]);
         at.label.parts[leg] = own;
@@ -296,6 +300,7 @@ impl Mirror {
     /// It is on record: whoever waited for it goes on.
     fn end_record(&mut self) {
         self.record.stage = Stage::Idle;
+        self.on_record();
         let joined = std::mem::take(&mut self.record.announced);
         if joined != 0 {
             self.record.joining &= !joined;

@@ -171,6 +171,7 @@ impl Mirror {
         }
         self.jobs = Slab::new();
         self.ripe.clear();
+        self.desk.close();
         self.fail_scrub();
     }
 

@@ -93,6 +93,18 @@ impl Regions {
         }
     }
 
+    /// There is more data, and so there may be more regions: nobody lacks anything of those.
+    pub fn grow(&mut self, bytes: u64) {
+        let blocks = self.blocks();
+        self.bytes = bytes;
+        let count = bytes.div_ceil(1 << self.shift) as usize;
+        self.stale.resize(count, 0);
+        self.copied.resize(count, 0);
+        self.places.resize(count, 0);
+        // Whatever stands there is none of ours.
+        (blocks..self.blocks()).for_each(|block| self.soil(block));
+    }
+
     pub fn count(&self) -> u32 {
         self.stale.len() as u32
     }

@@ -335,7 +335,7 @@ impl Growing {
         for part in &whole.parts {
             let volume = volumes[part.place].take().expect("each is one part");
             let child = Child::within(volume, part.data_start, part.data_bytes);
-            parts.push(child.map_err(NotGrown::Refused)?);
+            parts.push(child.map_err(NotGrown::Refused)?.made_with(part.made_bytes));
         }
         let built: Result<Box<dyn Volume>, _> = match on_part {
             OnPart::Plain => over.module.open_over(parts, &over.options),

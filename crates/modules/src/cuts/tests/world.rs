@@ -119,6 +119,7 @@ pub fn label() -> Label {
         writer: None,
         cut: 0,
         cut_begun: 0,
+        made_bytes: None,
         state: Vec::new(),
     }
 }

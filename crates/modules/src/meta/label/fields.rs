@@ -69,7 +69,8 @@ pub(super) const STATE_LENGTH: Field = RESERVED.then("state length", 2);
 pub(super) const RESERVED_BETWEEN: Field = STATE_LENGTH.then("reserved", 6);
 pub(super) const CUT: Field = RESERVED_BETWEEN.then("cut", 8);
 pub(super) const CUT_BEGUN: Field = CUT.then("cut begun", 8);
-pub(super) const RESERVED_BEHIND: Field = CUT_BEGUN.then("reserved", 24);
+pub(super) const MADE_BYTES: Field = CUT_BEGUN.then("made bytes", 8);
+pub(super) const RESERVED_BEHIND: Field = MADE_BYTES.then("reserved", 16);
 
 /// Rows begin here: first those of the parts, then those of the options.
 pub(super) const HEAD_BYTES: usize = RESERVED_BEHIND.end();

@@ -31,6 +31,7 @@ pub(in crate::meta) fn sample(module: &str, parts: u8) -> Label {
         next_opening: [0; 16],
         cut: 0,
         cut_begun: 0,
+        made_bytes: None,
         openings: 3,
         content: Identity { identity: [0xc0; 16], incarnation: 0x0102_0304_0506_0708 },
         writer: None,
@@ -98,6 +99,8 @@ fn any_label() -> impl Strategy<Value = Label> {
                 next_opening: [chosen as u8; 16],
                 cut: chosen,
                 cut_begun: ids.1,
+                made_bytes: (size > 1 && chosen % 3 == 0)
+                    .then_some((chosen % (size - 1) + 1) * 512),
                 openings: if ids.0 == [0; 16] { 0 } else { whole },
                 content: Identity { identity: ids.2, incarnation: ids.1 },
                 writer: writer.map(|(generation, holder, name)| WriterRecord {
@@ -163,6 +166,13 @@ fn unknown_features_do_what_their_kind_says() {
         assert_eq!(read.encode().unwrap(), image, "what was written has none of it");
         assert_eq!(Label { features: LabelFeatures::default(), ..read }, label);
     }
+    // One that is known stays, whatever stands beside it.
+    let grown = Label { made_bytes: Some(4 * MIB), ..label };
+    let image = grown.encode().unwrap();
+    let newer = with(&image, READ_ONLY_COMPATIBLE.at, &[3]);
+    let read = Label::decode(&newer).unwrap();
+    assert_eq!((read.features.read_only_compatible, read.made_bytes), (2, Some(4 * MIB)));
+    assert!(!read.may_write() && Label::decode(&image).unwrap().may_write());
     let newer = with(&image, INCOMPATIBLE.at + 7, &[0x80]);
     assert_eq!(Label::decode(&newer), Err(LabelFault::Features { unknown: 1 << 63 }));
 }

@@ -150,11 +150,11 @@ fn the_newest_label_is_erased_last() {
         stage.writes(1);
     }
     // Also what may be written by others only.
-    let newer = crate::meta::label::tests::with(&image(2), 24, &[1]);
+    let newer = crate::meta::label::tests::with(&image(2), 24, &[2]);
     let (mut stage, found) = Stage::read([&newer, &image(1)]);
     assert!(matches!(found, Ok(Finding::Label(_))), "it may be read: {found:?}");
     let refused = stage.labels.write(&sample("linear", 2), &mut stage.part);
-    assert_eq!(refused, Err(LabelError::ReadOnly { unknown: 1 }));
+    assert_eq!(refused, Err(LabelError::ReadOnly { unknown: 2 }));
     stage.labels.erase(&mut stage.part).unwrap();
     stage.step(None, true);
     stage.step(Some(1), true);

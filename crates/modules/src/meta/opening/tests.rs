@@ -1,6 +1,7 @@
 //! What an opening writes, in which order, and what failures and crashes leave of a whole.
 
 mod crashes;
+mod growing;
 mod parts;
 
 use thinwire_buffer::Pool;

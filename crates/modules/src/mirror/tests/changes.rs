@@ -13,7 +13,7 @@ use LegState::{Behind, InSync, Removed};
 
 const ADD: LegChange = LegChange::Add(LabelPart { uuid: [0x12; 16], bytes: DATA_BYTES });
 
-fn wish(change: Option<LegChange>, degraded: bool) -> OpeningWish {
+pub(super) fn wish(change: Option<LegChange>, degraded: bool) -> OpeningWish {
     OpeningWish { degraded, from: None, change }
 }
 
@@ -29,8 +29,13 @@ struct Seen {
 }
 
 fn find(contents: &[Option<Content>]) -> Result<Seen, String> {
+    find_on(DISK_BYTES, contents)
+}
+
+/// On disks of so many bytes.
+fn find_on(bytes: u64, contents: &[Option<Content>]) -> Result<Seen, String> {
     let there: Vec<_> = contents.iter().flatten().cloned().collect();
-    let disks: Vec<_> = there.into_iter().map(|content| Disk::new(DISK_BYTES, content)).collect();
+    let disks: Vec<_> = there.into_iter().map(|content| Disk::new(bytes, content)).collect();
     let legs: Vec<_> = disks.iter().map(leg).collect();
     let seen = |leg: &Option<MirrorLeg>| {
         let label = leg.as_ref()?.label.clone();
@@ -42,13 +47,22 @@ fn find(contents: &[Option<Content>]) -> Result<Seen, String> {
     Ok(Seen { whole, disks, legs })
 }
 
-/// As a program opens it.
 fn open(
     contents: &[Option<Content>],
     wish: OpeningWish,
     canary: MirrorCanary,
 ) -> Result<World, String> {
-    let Seen { whole, disks, legs: mut found } = find(contents)?;
+    open_of(DISK_BYTES, contents, wish, canary)
+}
+
+/// As a program opens it, on disks of so many bytes.
+pub(super) fn open_of(
+    bytes: u64,
+    contents: &[Option<Content>],
+    wish: OpeningWish,
+    canary: MirrorCanary,
+) -> Result<World, String> {
+    let Seen { whole, disks, legs: mut found } = find_on(bytes, contents)?;
     let legs = whole.places.iter().enumerate().map(|(leg, place)| {
         let at = found[(*place)?].take()?;
         Some(MirrorLeg { label: whole.label(leg, at.label.clone()), ..at })
@@ -61,11 +75,11 @@ fn open(
     Ok(world)
 }
 
-fn contents(world: &World) -> Vec<Option<Content>> {
+pub(super) fn contents(world: &World) -> Vec<Option<Content>> {
     world.disks.iter().map(|disk| Some(disk.content())).collect()
 }
 
-fn standing_of(world: &World) -> Vec<LegState> {
+pub(super) fn standing_of(world: &World) -> Vec<LegState> {
     world.mirror.legs().map(|(state, _)| state).collect()
 }
 

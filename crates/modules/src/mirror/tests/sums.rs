@@ -1,6 +1,7 @@
 //! Over legs that keep sums: what one of them cannot give another one does, and gives it to that (rule 20). And what a scrub finds, with sums and
 //! without.
 
+use thinwire_buffer::Pool;
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::testing::finish;
 use thinwire_volume::{IoFlags, ScrubReport};

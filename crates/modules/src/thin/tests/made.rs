@@ -37,6 +37,7 @@ pub fn labels_of(blocks: u64, block_bytes: u32, metadata_bytes: u64) -> [Label; 
         next_opening: [0; 16],
         cut: 0,
         cut_begun: 0,
+        made_bytes: None,
         openings: 0,
         content: Default::default(),
         writer: None,

@@ -35,6 +35,8 @@ fn images() -> Vec<(&'static str, Label)> {
     integrity.state = IntegrityState::new(integrity.whole_bytes).encode();
     let mut cut = sample("stripe", 3);
     (cut.role, cut.cut, cut.cut_begun) = (0, 0x0102_0304_0506_0708, 0x1112_1314_1516_1718);
+    let mut grown = sample("stripe", 2);
+    grown.made_bytes = Some(5 * MIB);
     let mut kept = sample("linear", 2);
     kept.state = (1..=41).collect();
     vec![
@@ -46,6 +48,7 @@ fn images() -> Vec<(&'static str, Label)> {
         ("integrity", integrity),
         ("with-state", kept),
         ("with-cut", cut),
+        ("grown", grown),
         ("slice", slice),
         ("stripe", stripe),
         ("with-writer", top),
@@ -150,6 +153,7 @@ fn fields_are_where_the_document_says() {
         RESERVED_BETWEEN,
         CUT,
         CUT_BEGUN,
+        MADE_BYTES,
         RESERVED_BEHIND,
     ];
     let tables: [(&str, &[Field]); 3] = [

@@ -132,6 +132,22 @@ fn numbers_have_their_bounds() {
 }
 
 #[test]
+fn a_part_that_has_grown_was_smaller() {
+    let label = Label { made_bytes: Some(4 * MIB), ..sample("stripe", 3) };
+    let image = label.encode().unwrap();
+    for (made, why) in [
+        (0, "is 0, no multiple of 512 above 0"),
+        (513, "is 513, no multiple of 512 above 0"),
+        (8 * MIB, "is 8388608, and the part has 8388608 after it has grown"),
+    ] {
+        let fault = Label::decode(&with(&image, MADE_BYTES.at, &made.to_le_bytes())).unwrap_err();
+        assert_eq!(fault, LabelFault::malformed("made bytes", why.to_owned()));
+        let label = Label { made_bytes: Some(made), ..label.clone() };
+        assert_eq!(label.encode().unwrap_err(), fault);
+    }
+}
+
+#[test]
 fn rows_and_head_agree() {
     malformed(
         PART.at,
@@ -216,10 +232,19 @@ fn nothing_stands_where_nothing_has_a_meaning() {
     let (name, module, end) = (NAME.at + 60, super::super::MODULE.at + 15, row(4));
     let writer = [WRITER_NAME_LENGTH.at, WRITER_GENERATION.at, WRITER_HOLDER.at, WRITER_NAME.at];
     let gap = RESERVED_BEHIND.at;
-    for at in
-        [RESERVED.at, RESERVED.end() - 1, gap, HEAD_BYTES - 1, name, module, end, LABEL_BYTES - 1]
-            .into_iter()
-            .chain(writer)
+    for at in [
+        RESERVED.at,
+        RESERVED.end() - 1,
+        MADE_BYTES.at,
+        gap,
+        HEAD_BYTES - 1,
+        name,
+        module,
+        end,
+        LABEL_BYTES - 1,
+    ]
+    .into_iter()
+    .chain(writer)
     {
         malformed(at, &[7], "reserved", &why(at));
     }

@@ -30,6 +30,11 @@ fn replay(case: &Case, id: u8, order: &[usize]) -> World {
     world
 }
 
+/// By what the whole is known.
+fn made_with(whole: &Assembly) -> Vec<u64> {
+    whole.parts.iter().map(|part| part.made_bytes).collect()
+}
+
 /// Calls `check` with the world at each state that it can come to: what a part does depends on how far each has come only.
 fn each_state(
     case: &Case,
@@ -99,6 +104,7 @@ fn check_copies(case: &Case, world: &World) -> Result<usize, String> {
 /// All crashes of an opening, and of `again` more after each: how many, or the first thing that is wrong.
 fn explore(case: &Case, id: u8, again: usize) -> Result<usize, String> {
     let (mut count, mut later) = (0, BTreeSet::new());
+    let made = made_with(&assembled(&case.contents).expect("it is a whole"));
     each_state(case, id, &mut |world| {
         if world.ended.is_some() {
             count += check_copies(case, world)?;
@@ -106,6 +112,9 @@ fn explore(case: &Case, id: u8, again: usize) -> Result<usize, String> {
         each_crash(world, &SOME, &mut |contents| {
             count += 1;
             match assembled(&contents) {
+                Ok(whole) if made_with(&whole) != made => {
+                    return Err(format!("it is known by other sizes: {:?}", made_with(&whole)));
+                }
                 Ok(_) if again > 0 => _ = later.insert(contents),
                 Ok(_) => {}
                 Err(error) => return Err(format!("it cannot be opened: {error}")),
@@ -217,6 +226,28 @@ fn a_whole_grows_at_once_or_not_at_all() {
 fn sizes_that_come_before_their_opening_are_found() {
     let why = growing(2, 0, OpeningCanary::GrowsInFirstPhase).expect_err("it was not found");
     assert!(why.contains("it cannot be opened") && why.contains("sizes"), "{why}");
+}
+
+#[test]
+fn a_whole_that_is_another_when_it_has_grown_is_found() {
+    let why = growing(2, 0, OpeningCanary::ForgetsMade).expect_err("it was not found");
+    assert!(why.contains("known by other sizes"), "{why}");
+}
+
+/// It grows again and again, and is known by what it was made with.
+#[test]
+fn a_whole_that_grows_twice_is_known_by_what_it_was_made_with() {
+    let mut contents = opened(&made_of(2, SimPart::BYTES - 16384), 1);
+    let made = made_with(&assembled(&contents).unwrap());
+    let last = SimPart::BYTES - crate::meta::LABEL_AREA_BYTES;
+    for (id, bytes) in [(2, last - 8192), (3, last - 8192), (4, last)] {
+        let grow = |opening: &mut WholeOpening| opening.grow(grown(&opening.sizes, bytes));
+        let mut world = World::with(&contents, id, OpeningCanary::None, grow).unwrap();
+        world.run();
+        contents = world.contents();
+        let whole = assembled(&contents).unwrap();
+        assert_eq!((whole.parts[1].data_bytes, made_with(&whole)), (bytes, made.clone()));
+    }
 }
 
 #[track_caller]

@@ -1,0 +1,165 @@
+//! [`WholeGrowth`]: a whole that is in use becomes as large as its parts have become (rule 24).
+
+use std::fmt;
+
+use thinwire_volume::Volume;
+
+use super::{Assembly, Label, Labels, OpeningError, PartDoor, WholeOpening, WholeSizes};
+use crate::cuts::CutRecord;
+
+/// Has a whole grow while it is used, by drawing another opening, with whose second phase the larger sizes come: what a crash leaves is what it leaves of
+/// any opening. Only when all labels say them, durably, the whole has more bytes to offer.
+///
+/// A state machine beside the whole: its labels are written through the [`PartDoor`]s of its parts, which go on when those are polled.
+pub struct WholeGrowth {
+    whole: Assembly,
+    /// In the order of the parts, as all here.
+    doors: Vec<PartDoor>,
+    /// What the labels say; none while they are being written, or if that has failed.
+    labels: Option<Vec<(Labels, Label)>>,
+    /// Who writes those of the first part otherwise: it lends them.
+    record: Option<CutRecord>,
+    opening: Option<(WholeOpening, WholeSizes)>,
+    canary: GrowthCanary,
+}
+
+/// A fault planted in it, which its tests must find.
+#[cfg_attr(not(test), allow(dead_code, reason = "tests plant them"))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum GrowthCanary {
+    #[default]
+    None,
+    /// What it grows by is offered before labels say so.
+    OffersEarly,
+}
+
+/// Why it does not grow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GrowthError {
+    /// Its parts have no room that it could use.
+    NoRoom,
+    /// Labels could not be written: whether it has grown is found out when it is opened the next time.
+    Labels(OpeningError),
+    /// They could not be before: nothing more is written to them until it was opened again.
+    Failed,
+    /// A cut of it is being taken: try again.
+    Busy,
+}
+
+impl fmt::Display for GrowthError {
+    /// A sentence whose subject is the whole.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GrowthError::NoRoom => f.write_str("its parts have no room that it could use"),
+            GrowthError::Labels(error) => write!(
+                f,
+                "its labels could not be written, so it is found out whether it has grown when it is opened the next time: {error}"
+            ),
+            GrowthError::Failed => f.write_str(
+                "its labels could not be written before: open it anew, and have it grow then",
+            ),
+            GrowthError::Busy => f.write_str("a snapshot of it is being taken: try again"),
+        }
+    }
+}
+
+impl std::error::Error for GrowthError {}
+
+impl WholeGrowth {
+    /// Of a whole that is open for writing, with the doors of its parts, and the labels that its opening has written, in the order of the parts; but for those of
+    /// the first part, if `record` has them.
+    pub fn new(
+        whole: Assembly,
+        doors: Vec<PartDoor>,
+        labels: Vec<(Labels, Label)>,
+        record: Option<CutRecord>,
+    ) -> Self {
+        let own = labels.len() + usize::from(record.is_some());
+        assert!(doors.len() == whole.parts.len() && own == doors.len(), "of each part");
+        let (labels, canary) = (Some(labels), GrowthCanary::None);
+        WholeGrowth { whole, doors, labels, record, opening: None, canary }
+    }
+
+    /// Plants a fault, which tests must find.
+    #[cfg(test)]
+    pub(super) fn set_canary(&mut self, canary: GrowthCanary) {
+        self.canary = canary;
+    }
+
+    /// What it is, as its labels say.
+    pub fn whole(&self) -> &Assembly {
+        &self.whole
+    }
+
+    /// How many bytes its parts have as volumes, and in blocks of how many.
+    pub fn volumes(&self) -> Vec<(u64, u32)> {
+        let of = |door: &PartDoor| {
+            let geometry = door.geometry();
+            (geometry.bytes, geometry.block_bytes)
+        };
+        self.doors.iter().map(of).collect()
+    }
+
+    /// The whole is not in use any more.
+    pub fn is_over(&self) -> bool {
+        self.doors.iter().any(PartDoor::is_gone)
+    }
+
+    /// Begins to grow by what the parts have room for now. `id` is a random number, drawn for this.
+    ///
+    /// # Errors
+    /// It does not: nothing was written.
+    ///
+    /// # Panics
+    /// If it is growing.
+    pub fn begin(&mut self, id: [u8; 16]) -> Result<(), GrowthError> {
+        assert!(self.opening.is_none(), "one at a time");
+        let sizes = self.whole.with_room(&self.volumes()).ok_or(GrowthError::NoRoom)?;
+        if self.labels.is_none() {
+            return Err(GrowthError::Failed);
+        }
+        let lent = match &self.record {
+            Some(record) => Some(record.lend().ok_or(GrowthError::Busy)?),
+            None => None,
+        };
+        let labels = lent.into_iter().chain(self.labels.take().into_iter().flatten()).collect();
+        let mut opening = WholeOpening::new(&self.whole, id, labels);
+        opening.grow(sizes.clone());
+        opening.begin(&mut self.doors);
+        if self.canary == GrowthCanary::OffersEarly {
+            self.offer(&sizes);
+        }
+        self.opening = Some((opening, sizes));
+        Ok(())
+    }
+
+    /// Goes on; never waits. Says how it has ended, once it has: how many bytes the whole has.
+    ///
+    /// # Errors
+    /// See [`GrowthError`].
+    pub fn turn(&mut self) -> Option<Result<u64, GrowthError>> {
+        let (opening, _) = self.opening.as_mut()?;
+        let ended = opening.turn(&mut self.doors)?;
+        let (opening, sizes) = self.opening.take()?;
+        let drawn = opening.drawn();
+        let mut labels = opening.into_labels();
+        if let Some(record) = &self.record {
+            let (lent, label) = labels.remove(0);
+            record.take_back(lent, label);
+        }
+        if let Err(error) = ended {
+            return Some(Err(GrowthError::Labels(error)));
+        }
+        (self.whole.opening, self.whole.openings) = drawn;
+        self.labels = Some(labels);
+        self.whole.set_sizes(&sizes);
+        self.offer(&sizes);
+        Some(Ok(sizes.whole_bytes))
+    }
+
+    fn offer(&self, sizes: &WholeSizes) {
+        for (door, bytes) in self.doors.iter().zip(&sizes.part_bytes) {
+            door.grow(*bytes);
+        }
+    }
+}
