@@ -101,9 +101,11 @@ impl Exports {
     /// Shows everything in the volume of an export that works for itself; false if there is no such export. It is polled, and told the time,
     /// before that has an effect: by the next turn.
     pub fn works(&mut self, name: &str, visit: &mut dyn FnMut(&mut dyn Work)) -> bool {
-        let is_it = |e: &&mut Export| e.name == name && e.presence == Presence::There;
-        let found = self.exports.iter_mut().find(is_it);
-        found.map(|export| export.volume.works(visit)).is_some()
+        let is_it = |e: &Export| e.name == name && e.presence == Presence::There;
+        let Some(at) = self.exports.iter().position(is_it) else { return false };
+        self.exports[at].volume.works(visit);
+        self.to_poll.insert(at);
+        true
     }
 
     fn writer(&self, export: usize) -> Option<WriterReport> {

@@ -106,7 +106,7 @@ pub trait Clerk {
     fn begin(&mut self, number: u64, words: &str, served: &mut dyn ServedVolumes);
 
     /// Goes on with all that has begun, after each turn: appends what has ended, and the answers.
-    fn tend(&mut self, ended: &mut Vec<(u64, String)>);
+    fn tend(&mut self, ended: &mut Vec<(u64, String)>, served: &mut dyn ServedVolumes);
 }
 
 /// The volumes of a shard, which are with its target, for its [`Clerk`].

@@ -373,8 +373,9 @@ impl TargetShard {
     #[cold]
     fn tend_errands(&mut self) {
         let mut ended = Vec::new();
-        if let Some(clerk) = &mut self.clerk {
-            clerk.tend(&mut ended);
+        if let Some(mut clerk) = self.clerk.take() {
+            clerk.tend(&mut ended, self);
+            self.clerk = Some(clerk);
         }
         for (number, answer) in ended {
             let Some(at) = self.errands.iter().position(|(of, _)| *of == number) else { continue };

@@ -14,6 +14,7 @@ use thinwire_runtime::steering::Lanes;
 
 use crate::cuts::OpenCuts;
 use crate::error::{Failure, Outcome};
+use crate::growth::OpenWholes;
 use crate::links::{open_foreign_link, open_initiator_links};
 use crate::open::{VolumeOptions, Wait};
 use crate::opened::Pools;
@@ -31,6 +32,7 @@ pub struct Host {
     links: Rc<RefCell<HostLinks>>,
     pools: Rc<Pools>,
     cuts: Rc<OpenCuts>,
+    wholes: Rc<OpenWholes>,
 }
 
 struct HostLinks {
@@ -50,7 +52,7 @@ impl Host {
     /// A shard that has links already; those in `open`, with their numbers, let frames of `lanes` in.
     pub fn on(shard: SharedShard, lanes: Lanes, open: Vec<(LinkSpec, usize)>) -> Self {
         let links = Rc::new(RefCell::new(HostLinks { lanes, open }));
-        Host { shard, links, pools: Rc::default(), cuts: Rc::default() }
+        Host { shard, links, pools: Rc::default(), cuts: Rc::default(), wholes: Rc::default() }
     }
 
     /// The shard, to look at.
@@ -71,6 +73,11 @@ impl Host {
     /// Volumes that are open here, and of which snapshots can be taken as one.
     pub fn cuts(&self) -> &OpenCuts {
         &self.cuts
+    }
+
+    /// Volumes with labels that are open here for writing, and can be had to grow.
+    pub fn wholes(&self) -> &OpenWholes {
+        &self.wholes
     }
 
     /// Where buffers come from.

@@ -5,10 +5,10 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
-use thinwire_modules::cuts::{CUT_LABEL_TOKEN, CutVolume, Recorder};
+use thinwire_modules::cuts::{CutVolume, Recorder};
 use thinwire_modules::meta::{
-    Assembly, AssemblyError, Finding, Label, LabelError, LabelOutcome, Labels, OpeningError,
-    SeenPart, WholeOpening, assemble,
+    Assembly, AssemblyError, BESIDE_TOKEN, Finding, Label, LabelError, LabelOutcome, LabelledPart,
+    Labels, OpeningError, SeenPart, WholeGrowth, WholeOpening, WholeSizes, assemble,
 };
 use thinwire_modules::mirror::OpeningWish;
 use thinwire_modules::thin::PoolHead;
@@ -16,11 +16,11 @@ use thinwire_modules::{
     Child, Crypt, Integrity, IntegrityConfig, IntegrityState, Module, ModuleError, Options,
 };
 use thinwire_runtime::clock::entropy_bytes;
-use thinwire_volume::stores::NullStore;
 use thinwire_volume::{ErrorKind, Io, Op, Token, Volume};
 
 use crate::crypted::{Unlocked, unlock};
 use crate::error::{Failure, Outcome};
+use crate::growth::{Grown, GrowthNotes};
 use crate::host::Host;
 use crate::network::Interrupt;
 use crate::open::Wait;
@@ -44,6 +44,8 @@ pub struct Opening<'a> {
     pub wish: OpeningWish,
     /// Where a pool is put that is to be changed itself.
     pub pool: Option<&'a PoolPlace>,
+    /// What has labels grows by what its parts have grown by: where that is noted.
+    pub growth: Option<&'a GrowthNotes>,
 }
 
 /// By what a volume is known of which snapshots can be taken as one, and whether something above buffers writes: then none are.
@@ -58,7 +60,8 @@ pub enum OnPart {
 }
 
 /// The module over the data of its parts, put in the order that their labels say, whatever that of `children` is, which
-/// `specs` call by name; `key` names that of one that has a key. With `cuts` snapshots of it can be taken, unless something above buffers writes. Opened for writing, it has a new opening on all parts before this returns.
+/// `specs` call by name; `key` names that of one that has a key. With `cuts` snapshots of it can be taken, unless something above buffers writes.
+/// Opened for writing, it has a new opening on all parts before this returns, and what has it grow comes with it.
 ///
 /// # Errors
 /// They make no whole, or another one than is described, or need another key; or its opening could not be written.
@@ -68,35 +71,38 @@ pub fn open_whole(
     specs: &[VolumeSpec],
     (mut children, cuts): (Vec<Box<dyn Volume>>, Option<ToCut>),
     by: &Opening<'_>,
-) -> Outcome<Box<dyn Volume>> {
+) -> Outcome<(Box<dyn Volume>, Option<WholeGrowth>)> {
     let described = (module, options, key);
     let is_written =
         !by.read_only && children.iter().all(|child| !child.geometry().features.read_only);
-    let (whole, on_part) = assemble_whole(host, described, specs, &mut children, by)?;
+    let (whole, on_part, written) = assemble_whole(host, described, specs, &mut children, by)?;
     let cuts = cuts.filter(|_| is_written);
-    let mut record = None;
-    if cuts.is_some() {
-        // Behind the opening, whose labels these are to follow.
-        let (mut readers, mut seen) = read_all(host, &mut children, CUT_LABEL_TOKEN, by, None)?;
-        let first = whole.parts[0].place;
-        let (labels, found) = (readers.swap_remove(first), seen.swap_remove(first).found);
-        let label = match found {
-            Ok(Finding::Label(found)) => found.label,
-            found => {
-                let error = found.err().unwrap_or(LabelError::Unknown);
-                return Err(Failure::failed(format!("{} {error}", specs[first])));
-            }
-        };
-        let (part, recorded) = Recorder::new(children.remove(first), labels, label);
-        children.insert(first, Box::new(part));
-        record = Some(recorded);
-    }
     let mut places: Vec<_> = children.into_iter().map(Some).collect();
+    let mut labels: Vec<_> = written.into_iter().map(Some).collect();
+    let (mut doors, mut kept, mut record) = (Vec::new(), Vec::new(), None);
     let mut parts = Vec::new();
-    for part in &whole.parts {
-        let child = places[part.place].take().expect("each is one part");
+    for (role, part) in whole.parts.iter().enumerate() {
+        let mut child = places[part.place].take().expect("each is one part");
+        if let Some((labels, label)) = labels.get_mut(part.place).and_then(Option::take) {
+            let (labelled, door) = LabelledPart::new(child);
+            child = Box::new(labelled);
+            doors.push(door);
+            match cuts.is_some() && role == 0 {
+                true => {
+                    let (recorder, recorded) = Recorder::new(child, labels, label);
+                    child = Box::new(recorder);
+                    record = Some(recorded);
+                }
+                false => kept.push((labels, label)),
+            }
+        }
         let data = Child::within(child, part.data_start, part.data_bytes);
-        parts.push(data.map_err(|why| Failure::failed(format!("{} {why}", specs[part.place])))?);
+        let data = data.map_err(|why| Failure::failed(format!("{} {why}", specs[part.place])))?;
+        let data = data.made_with(part.made_bytes);
+        parts.push(match doors.get(role) {
+            Some(door) => data.beside(door.clone()),
+            None => data,
+        });
     }
     let opened: Result<Box<dyn Volume>, _> = match on_part {
         Some(OnPart::Crypt((state, cipher))) => {
@@ -114,17 +120,26 @@ pub fn open_whole(
         None => module.open_over(parts, options),
     };
     let opened = opened.map_err(|e| unfit(&whole, specs, e))?;
-    let (Some(record), Some((name, is_buffered))) = (record, cuts) else { return Ok(opened) };
+    let growth = match doors.is_empty() {
+        true => None,
+        false => Some(WholeGrowth::new(whole, doors, kept, record.clone())),
+    };
+    let (Some(record), Some((name, is_buffered))) = (record, cuts) else {
+        return Ok((opened, growth));
+    };
     let (mut volume, cuts) = CutVolume::new(opened, record, &host.pool());
     if is_buffered {
         volume.set_buffered();
     }
     host.cuts().add(name, cuts);
-    Ok(Box::new(volume))
+    Ok((Box::new(volume), growth))
 }
 
-/// The whole that these parts make, as it is described, and how its data stands on the only one of them; opened for writing, it has a new opening on
-/// all of them.
+/// A whole, how its data stands on the only part of it, and what its opening has written to its parts, in the order in which they were given; nothing if
+/// it is only read.
+pub type OpenedWhole = (Assembly, Option<OnPart>, Vec<(Labels, Label)>);
+
+/// The whole that these parts make, as it is described; opened for writing, it has a new opening on all of them.
 ///
 /// # Errors
 /// As [`open_whole`].
@@ -134,14 +149,14 @@ pub fn assemble_whole(
     specs: &[VolumeSpec],
     children: &mut [Box<dyn Volume>],
     by: &Opening<'_>,
-) -> Outcome<(Assembly, Option<OnPart>)> {
+) -> Outcome<OpenedWhole> {
     let is_written =
         !by.read_only && children.iter().all(|child| !child.geometry().features.read_only);
     check_leaves(specs, is_written)?;
-    let (mut readers, mut seen) = read_all(host, children, 0, by, None)?;
+    let (mut readers, mut seen) = read_all(host, children, BESIDE_TOKEN, by, None)?;
     if !is_written && matches!(assemble(&seen), Err(AssemblyError::Stale { .. })) {
         // Somebody else opens it for writing, perhaps: some labels were read before that, and some behind.
-        (readers, seen) = read_all(host, children, 0, by, None)?;
+        (readers, seen) = read_all(host, children, BESIDE_TOKEN, by, None)?;
     }
     for (place, part) in seen.iter().enumerate() {
         let Ok(Finding::Label(found)) = &part.found else { continue };
@@ -163,7 +178,7 @@ pub fn assemble_whole(
             return Err(Failure::failed(format!("{} {error}", specs[place])));
         }
     }
-    let whole = assemble(&seen)
+    let mut whole = assemble(&seen)
         .map_err(|error| Failure::failed(error.describe(&|place| specs[place].to_string())))?;
     if (whole.module, &whole.options) != (module, options) {
         let said = |module: &Module, options: &Options| {
@@ -200,6 +215,7 @@ pub fn assemble_whole(
         }
         _ => None,
     };
+    let mut written = Vec::new();
     if is_written {
         let label = |(labels, part): (Labels, SeenPart)| match part.found {
             Ok(Finding::Label(found)) => Some((labels, found.label)),
@@ -207,9 +223,18 @@ pub fn assemble_whole(
         };
         // Each has a label: they make a whole.
         let parts = readers.into_iter().zip(seen).filter_map(label).collect();
-        draw_opening(host, &whole, parts, specs, children, by)?;
+        let volumes: Vec<_> =
+            whole.parts.iter().map(|part| shape_of(&*children[part.place])).collect();
+        let sizes = by.growth.and_then(|_| whole.with_room(&volumes));
+        written = draw_opening(host, (&mut whole, sizes.as_ref()), parts, specs, children, by)?;
+        if let Some(notes) = by.growth.filter(|_| !module.has_volumes()) {
+            notes.add(Grown::whole(&whole, sizes.as_ref(), &volumes));
+        }
+        if let Some(sizes) = &sizes {
+            whole.set_sizes(sizes);
+        }
     }
-    Ok((whole, on_part))
+    Ok((whole, on_part, written))
 }
 
 /// As users call the part that does not fit.
@@ -248,7 +273,7 @@ fn check_size(whole: &Assembly, specs: &[VolumeSpec], children: &[Box<dyn Volume
         let block_bytes = children[part.place].geometry().block_bytes;
         (part.data_bytes, block_bytes)
     });
-    let bytes = bytes_of((whole.module, &whole.options), parts);
+    let bytes = whole.module.bytes_of(&whole.options, &parts.collect::<Vec<_>>());
     let bytes = bytes.map_err(|e| unfit(whole, specs, e))?;
     if bytes != whole.bytes {
         let says = whole.bytes;
@@ -259,22 +284,10 @@ fn check_size(whole: &Assembly, specs: &[VolumeSpec], children: &[Box<dyn Volume
     Ok(())
 }
 
-/// What the module makes of parts whose data has so many bytes, in blocks of so many: found out over volumes that hold
-/// nothing, before anything is written.
-///
-/// # Errors
-/// It makes nothing of them.
-pub fn bytes_of(
-    (module, options): (&'static Module, &Options),
-    parts: impl Iterator<Item = (u64, u32)>,
-) -> Result<u64, ModuleError> {
-    let stand_in =
-        |(bytes, block_bytes)| -> Box<dyn Volume> { Box::new(NullStore::new(bytes, block_bytes)) };
-    if let Some(kept) = &module.keeps {
-        return Ok((kept.bytes)(&parts.collect::<Vec<_>>()));
-    }
-    let opened = module.open(parts.map(stand_in).collect(), options)?;
-    Ok(opened.geometry().bytes)
+/// How many bytes a volume has, and in blocks of how many.
+fn shape_of(volume: &dyn Volume) -> (u64, u32) {
+    let geometry = volume.geometry();
+    (geometry.bytes, geometry.block_bytes)
 }
 
 /// The labels of all, what they say, and what they are. From then on the token of their I/Os is `token`. With `patience`, those
@@ -319,21 +332,27 @@ pub fn read_all(
     Ok((readers, children.iter_mut().zip(found).map(seen).collect()))
 }
 
-/// From now on no part that is put back from an earlier copy is taken for one of the whole.
+/// From now on no part that is put back from an earlier copy is taken for one of the whole, which has these sizes then, if they are others. What was written.
 fn draw_opening(
     host: &Host,
-    whole: &Assembly,
+    (whole, sizes): (&mut Assembly, Option<&WholeSizes>),
     parts: Vec<(Labels, Label)>,
     specs: &[VolumeSpec],
     children: &mut [Box<dyn Volume>],
     by: &Opening<'_>,
-) -> Outcome {
+) -> Outcome<Vec<(Labels, Label)>> {
     let id = *entropy_bytes().first_chunk().expect("there are 32");
     let mut opening = WholeOpening::new(whole, id, parts);
+    if let Some(sizes) = sizes {
+        opening.grow(sizes.clone());
+    }
     opening.begin(children);
     loop {
         match opening.turn(children) {
-            Some(Ok(())) => return Ok(()),
+            Some(Ok(())) => {
+                (whole.opening, whole.openings) = opening.drawn();
+                return Ok(opening.into_labels());
+            }
             Some(Err(OpeningError { part, error })) => {
                 return Err(Failure::failed(format!("{} {error}", specs[part])));
             }

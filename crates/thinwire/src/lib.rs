@@ -8,6 +8,7 @@
 //! | [`config`], `config_file`, `trees` | TOML files and flags become one target configuration; volumes described in TOML |
 //! | [`open`], [`local`], [`grant`], [`remote`] | from a volume's name to a volume that can be used |
 //! | [`attachment`], [`rundir`], [`record`], [`control`], [`leftover`], [`identity`], [`process`] | attachments: how they are found, asked, ended, cleaned up after |
+//! | [`growth`], [`work`] | what volumes that are in use, or open, do beside their users |
 //! | [`serve`], [`steward`], [`health`], [`reload`], [`notify`] | a target: its shards, the thread beside them, what `status` shows, what is read again while it serves, what systemd is told |
 //! | [`carries`] | what an attachment demands of its machine that carries swap or a root |
 //! | [`privileges`], [`caretaker`] | what a target gives up once it serves, and who cleans up after it then |
@@ -36,6 +37,7 @@ pub mod export;
 pub mod face;
 pub mod folder;
 pub mod grant;
+pub mod growth;
 pub mod guard;
 mod guests;
 pub mod health;

@@ -1,20 +1,23 @@
 //! Mirrors (`docs/format.md`, "The mirror"), opened over those of their legs that are there.
 
+use std::cell::Cell;
 use std::fmt::Write as _;
+use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use thinwire_modules::meta::{Finding, Label, Labels, SeenPart};
 use thinwire_modules::mirror::{
-    DrawGeneration, FoundMirror, Generation, LEG_LABEL_TOKEN, Mirror, MirrorConfig, MirrorError,
-    MirrorLeg, OpeningRefusal, find_mirror,
+    DrawGeneration, FoundMirror, Generation, LEG_LABEL_TOKEN, Mirror, MirrorAsk, MirrorConfig,
+    MirrorDesk, MirrorError, MirrorLeg, OpeningRefusal, find_mirror,
 };
 use thinwire_modules::{Module, Options, mirror};
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::Volume;
 
 use crate::error::{Failure, FailureKind, Outcome};
+use crate::growth::{Grown, WholeDesk};
 use crate::host::Host;
-use crate::labelled::{Opening, check_leaves, read_all};
+use crate::labelled::{Opening, check_leaves, read_all, wait};
 use crate::opened::LegReturn;
 use crate::uri::VolumeSpec;
 
@@ -47,8 +50,8 @@ pub fn seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// A mirror, and which leg of it stands in which place of its description.
-pub type OpenedMirror = (Box<dyn Volume>, Vec<(usize, usize)>);
+/// A mirror, which leg of it stands in which place of its description, and by what it is had to grow.
+pub type OpenedMirror = (Box<dyn Volume>, Vec<(usize, usize)>, WholeDesk);
 
 /// The mirror whose legs these are, in any order, which `specs` call by name; an error stands for one that could not be opened. What
 /// is submitted waits until it has read what its legs lack, and, to be written, has that on record. What was away comes `back`. With it comes which leg
@@ -144,8 +147,41 @@ pub fn open_mirror(
         let missing = if missing.is_empty() { missing } else { format!("; {missing}") };
         tracing::warn!("mirror {:?}: {}{missing}", whole.name, standings(&whole, specs));
     }
+    let (desk, mut mirror) = (mirror.desk(), [Box::new(mirror) as Box<dyn Volume>]);
+    if let Some(notes) = by.growth.filter(|_| !by.read_only) {
+        notes.add(grow(host, &whole.name, &desk, &mut mirror, by)?);
+    }
+    let [mirror] = mirror;
+    let bytes = Rc::new(Cell::new(mirror.geometry().bytes));
+    let desk = WholeDesk::Mirror(desk, whole.name.clone(), bytes);
     let legs = whole.described_for(by.wish.from);
-    Ok((Box::new(mirror), places_of(&whole, &legs, specs.len())))
+    Ok((mirror, places_of(&whole, &legs, specs.len()), desk))
+}
+
+/// Has it grow before anybody uses it, and waits for that.
+fn grow(
+    host: &Host,
+    name: &str,
+    desk: &MirrorDesk,
+    mirror: &mut [Box<dyn Volume>; 1],
+    by: &Opening<'_>,
+) -> Outcome<Grown> {
+    let kind = Module::find("mirror").map_or("", |module| module.name);
+    let before = mirror[0].geometry().bytes;
+    desk.ask(MirrorAsk::Grow);
+    let (mut ended, mut done) = (Vec::new(), Vec::new());
+    loop {
+        desk.poll_ended(&mut ended);
+        match ended.pop() {
+            Some((_, Ok(bytes))) => return Ok(Grown::of(name, kind, before, bytes)),
+            Some((_, Err(error))) => {
+                return Ok(Grown::refused(name, kind, before, error.to_string()));
+            }
+            // As long as it takes to zero what it grows by.
+            None => wait(host, mirror, (by, None), "written")?,
+        }
+        mirror[0].poll(&mut done);
+    }
 }
 
 fn label_of(part: SeenPart) -> Option<Label> {

@@ -21,12 +21,14 @@ use crate::bench::NodeStages;
 use crate::cli::{Submission, WhenAwayArg, WireArgs};
 use crate::control::{BatchStatus, IntegrityStatus, LeafStatus, PathStatus, State};
 use crate::error::{Failure, Outcome};
+use crate::growth::{GrowthNotes, WholeDesk};
 use crate::host::Host;
 use crate::keys::{self, KeyFile, Security};
 use crate::opened::OutlineNode;
 use crate::output;
 use crate::pool::{PoolName, PoolPlace};
 use crate::signals::Signals;
+use crate::trees::NodeName;
 use crate::uri::VolumeSpec;
 
 /// How long a first attach tries unless told to wait.
@@ -49,6 +51,8 @@ pub struct VolumeOptions {
     pub wish: OpeningWish,
     /// Of a pool that is opened for itself: where it is put.
     pub pool: Option<PoolPlace>,
+    /// What has labels grows by what its parts have grown by: where that is noted.
+    pub growth: Option<GrowthNotes>,
     /// Fence the writer that holds a remote volume, or is on record of a local one.
     pub take_over: bool,
     /// What requests get while the target is away.
@@ -99,6 +103,7 @@ impl VolumeOptions {
             read_only: false,
             wish: OpeningWish::default(),
             pool: None,
+            growth: None,
             take_over: false,
             when_away: WhenAwayArg::Wait,
             losses_are_heard: false,
@@ -284,6 +289,11 @@ pub trait OpenVolume {
 
     /// What is open with it of which snapshots can be taken as one, by what files call it: likewise.
     fn cuts(&self) -> Vec<(PoolName, Cutter)> {
+        Vec::new()
+    }
+
+    /// What is open with it that can be had to grow, by what files call it: likewise.
+    fn wholes(&self) -> Vec<(NodeName, WholeDesk)> {
         Vec::new()
     }
 

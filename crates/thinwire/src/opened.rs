@@ -32,6 +32,7 @@ use crate::attachment::shown::Shown;
 use crate::attachment::writing_down::{self, WritingDown};
 use crate::bench::NodeStages;
 use crate::error::{Failure, Outcome};
+use crate::growth::WholeDesk;
 use crate::host::Host;
 use crate::mirrored::longest_leg_timeout;
 use crate::network::is_readable;
@@ -40,6 +41,7 @@ use crate::open::{
 };
 use crate::pool::PoolName;
 use crate::signals::Signals;
+use crate::trees::NodeName;
 use crate::uri::VolumeSpec;
 
 pub use self::outline::OutlineNode;
@@ -257,6 +259,10 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
 
     fn cuts(&self) -> Vec<(PoolName, Cutter)> {
         self.below.host.cuts().all()
+    }
+
+    fn wholes(&self) -> Vec<(NodeName, WholeDesk)> {
+        self.below.host.wholes().all()
     }
 
     /// That of the leaf which is worst off, with the paths of all.

@@ -80,7 +80,7 @@ pub fn open_pool(
         ));
     };
     let described = (module, options, None);
-    let (whole, _) = assemble_whole(host, described, specs, &mut children, by)?;
+    let (whole, ..) = assemble_whole(host, described, specs, &mut children, by)?;
     // Behind the opening, whose labels these are to follow.
     let (readers, seen) = read_all(host, &mut children, POOL_LABEL_TOKEN, by, None)?;
     let mut places: Vec<_> = children.into_iter().zip(readers).zip(seen).map(Some).collect();

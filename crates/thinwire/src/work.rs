@@ -31,6 +31,20 @@ pub enum WorkAction {
     Pause,
     /// It goes on.
     Resume,
+    /// It becomes as large as what it is made of has become, and first all that that is.
+    Grow,
+    /// It is a mirror, and has this leg no more.
+    Remove {
+        /// Counted from 0, in the order of its labels.
+        leg: usize,
+    },
+}
+
+impl WorkAction {
+    /// It is done in several turns, and ends later.
+    pub fn ends_later(&self) -> bool {
+        matches!(self, WorkAction::Grow | WorkAction::Remove { .. })
+    }
 }
 
 /// The same, and how fast it goes from then on: in percent of what users get, as it was where that is not said.
@@ -273,6 +287,8 @@ fn act(work: &mut dyn Work, action: WorkAction, percent: Option<u8>) {
         WorkAction::Stop => work.end_scrub(),
         WorkAction::Resync | WorkAction::Resume => work.try_now(),
         WorkAction::Status | WorkAction::Pause => {}
+        // Not here.
+        WorkAction::Grow | WorkAction::Remove { .. } => {}
     }
 }
 

@@ -169,10 +169,10 @@ impl Mirror {
         if job.failed & self.growth.legs != 0 {
             let otherwise = job.io.error(ErrorKind::Io, NAME);
             // What a flush has not covered may be a user's, too.
-            if job.io.op == Op::Flush {
-                if self.judge(job.ok, job.failed, job.error, Doubt::Open).is_err() {
-                    self.tell_loss();
-                }
+            if job.io.op == Op::Flush
+                && self.judge(job.ok, job.failed, job.error, Doubt::Open).is_err()
+            {
+                self.tell_loss();
             }
             return self.end_growth(Err(failed(job.error, otherwise)));
         }

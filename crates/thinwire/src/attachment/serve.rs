@@ -552,6 +552,9 @@ impl Controlled for View<'_> {
     }
 
     fn work(&mut self, ask: &WorkAsk) -> PoolProgress {
+        if ask.request.action.ends_later() {
+            return self.desk.grow(ask, &self.open.outline(), &self.open.wholes());
+        }
         let shown = self.shown;
         let mut show = |visit: &mut dyn FnMut(&mut dyn Work)| shown.with(|part| part.works(visit));
         PoolProgress::Ended(perform(ask, &self.open.outline(), &mut show))

@@ -284,18 +284,27 @@ is not deleted.")]
         #[allow(missing_docs)]
         common: VolumeCommon,
     },
-    /// Make a volume of a pool larger
+    /// Make a volume of a pool larger, or one with labels as large as what it is made of
     #[command(after_help = "\
 Examples:
   thinwire volume grow pool.toml#pool@home 200G
+  truncate -s 20G /srv/one.img /srv/two.img; thinwire volume grow mirror.toml#home
 
-While it is attached, its face grows, too.")]
+While a volume of a pool is attached, its face grows, too.
+
+A volume with labels is as large as those say, also where its parts have become larger: it grows by that when it is told to, and first all that it is made of,
+durably. It stays the same volume to whatever stands on it. Interrupted, it has grown or it has not. A linear one grows by what its last part has grown by, a
+stripe as far as all of its parts have, a mirror as far as all of its legs have, which must be there and in sync. One of kind integrity does not grow, nor does a slice
+that was made with a size.")]
     Grow {
-        /// The volume, FILE.toml#POOL@VOLUME
+        /// The volume: FILE.toml#POOL@VOLUME, or FILE.toml#NAME of one with labels
         volume: VolumeSpec,
-        /// Its size from then on
+        /// Its size from then on, of a volume of a pool
         #[arg(value_parser = parse_size)]
-        size: u64,
+        size: Option<u64>,
+        /// Take parts away from the writer that holds them or is on record, fencing that one for good
+        #[arg(long)]
+        take_over: bool,
         #[command(flatten)]
         #[allow(missing_docs)]
         common: VolumeCommon,
@@ -377,8 +386,8 @@ Examples:
   thinwire volume remove pool.toml#home 1
   thinwire volume remove --key alice pool.toml#home /srv/three.img
 
-The mirror is not in use meanwhile. It goes on record that the leg is none any more, whether it is there or not; nothing is written to it, and what it has counts as an old
-copy from then on. The others keep their numbers, and the description names it no more. A leg that may have the newest data is removed with --degraded only, and the
+An attachment or a target of this machine that has the mirror open (with the same --run-dir) goes on without it. It goes on record that the leg is none any more, whether it is there or not; nothing is written to it, and what it has counts as an old
+copy from then on. The others keep their numbers, and the description names it no more. Of one in use a disk of this machine is let go of when the mirror is. A leg that may have the newest data is removed with --degraded only, and the
 last one that has all data not at all.")]
     Remove {
         /// The mirror, FILE.toml#NAME

@@ -2,6 +2,7 @@
 //!
 //! * `check.rs`: whether labels are sound, and what to do where they are not
 //! * `create.rs`: parts get labels
+//! * `grow.rs`: what has labels grows by what its parts have grown by
 //! * `legs.rs`: a mirror has one leg more, or one less
 //! * `live.rs`: what volumes that are in use do for themselves
 //! * `cut.rs`: snapshots of volumes over several pools, as one
@@ -14,6 +15,7 @@
 mod check;
 mod create;
 mod cut;
+mod grow;
 mod legs;
 mod live;
 mod look;
@@ -76,10 +78,16 @@ pub fn run(args: &VolumeArgs) -> Outcome {
         VolumeAction::Delete { volume, common } => {
             pool::act(volume, |volume| PoolRequest::Delete { volume }, false, common)
         }
-        VolumeAction::Grow { volume, size, common } => {
-            let bytes = *size;
-            pool::act(volume, |volume| PoolRequest::Grow { volume, bytes }, false, common)
-        }
+        VolumeAction::Grow { volume, size, take_over, common } => match (volume.pool(), *size) {
+            (Some(_), Some(bytes)) => {
+                pool::act(volume, |volume| PoolRequest::Grow { volume, bytes }, *take_over, common)
+            }
+            (Some(_), None) => Err(Failure::usage(format!("{volume}: say how large it is to be"))),
+            (None, Some(_)) => Err(Failure::usage(format!(
+                "{volume} is no volume of a pool, and becomes as large as what it is made of has become: leave out the size"
+            ))),
+            (None, None) => grow::grow(volume, *take_over, common),
+        },
         VolumeAction::Show { pool, common, .. } if pool.can_be_cut() => {
             cut::act(pool, &PoolRequest::Show { space: false }, common)
         }
@@ -133,7 +141,7 @@ pub fn run(args: &VolumeArgs) -> Outcome {
         }
         VolumeAction::Remove { volume, leg, degraded, take_over, common } => {
             if let Some(user) = live::OpenElsewhere::of(volume, common)? {
-                return Err(user.refuse("a leg is removed while nobody uses it"));
+                return legs::remove_live(&user, volume, leg, common);
             }
             let how = legs::Daring { force: false, degraded: *degraded, take_over: *take_over };
             legs::remove(volume, leg, how, common)

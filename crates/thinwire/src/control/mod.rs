@@ -35,6 +35,7 @@ pub use target::{
 use serde::{Deserialize, Serialize};
 
 use crate::cuts::CutStatus;
+use crate::growth::Grown;
 use crate::pool::{PoolName, PoolRequest, PoolStatus};
 use crate::reload::Reloaded;
 use crate::trees::NodeName;
@@ -121,6 +122,11 @@ pub enum Response {
     Volume {
         /// How all stands that it is made of.
         nodes: Vec<NodeStatus>,
+    },
+    /// What has become of volumes that were to grow, the one that was named last.
+    Grown {
+        /// Those.
+        volumes: Vec<Grown>,
     },
     /// It was done to the snapshots of a volume over several pools, durably.
     Cuts {

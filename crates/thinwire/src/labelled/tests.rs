@@ -196,6 +196,7 @@ fn who_reads_while_it_is_opened_looks_again() {
             read_only: true,
             wish: OpeningWish::default(),
             pool: None,
+            growth: None,
         };
         let opened =
             open_whole(&host, (module, options, None), specs, (vec![late, other], None), &by);

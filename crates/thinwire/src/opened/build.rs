@@ -1,6 +1,6 @@
 //! From leaves that are open to the volume on top of them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use thinwire_modules::Dealt;
@@ -13,6 +13,7 @@ use super::returning::Returning;
 use super::tree::{Leaf, Root};
 use crate::cuts::{take_as_legs, take_as_parts};
 use crate::error::{Failure, FailureKind, Outcome};
+use crate::growth::WholeDesk;
 use crate::host::Host;
 use crate::labelled::{Opening, open_whole};
 use crate::mirrored::open_mirror;
@@ -114,8 +115,9 @@ impl Build<'_> {
                 false => self.returning.add(children, self.leaves, first, self.outline),
             };
             let opened = open_mirror(host, options, children, built, opening, back);
-            let (mirror, places) =
+            let (mirror, places, desk) =
                 opened.map_err(|e| e.context(format_args!("cannot open {spec}")))?;
+            self.can_grow(spec, desk, opening.read_only);
             self.outline.set_legs(at, &places);
             return Ok(Root::Other(mirror));
         }
@@ -128,8 +130,11 @@ impl Build<'_> {
                     .map_err(|e| e.context(format_args!("cannot open {spec}")))?;
             }
             let cuts = PoolName::of_cuts(spec).map(|name| (name, self.is_buffered));
-            let opened = open_whole(host, described, children, (built, cuts), opening)
+            let (opened, growth) = open_whole(host, described, children, (built, cuts), opening)
                 .map_err(|e| e.context(format_args!("cannot open {spec}")))?;
+            if let Some(growth) = growth {
+                self.can_grow(spec, WholeDesk::Whole(Rc::new(RefCell::new(growth))), false);
+            }
             return Ok(Root::Other(match spec.cut().and(self.cut.take()) {
                 Some(cut) => Box::new(OfCut::whole(opened, cut.get())),
                 None => opened,
@@ -154,6 +159,13 @@ impl Build<'_> {
         #[rustfmt::skip]
         let below = Build { host, opening, leaves, pools, taken, ports, returning, outline, cut, is_buffered };
         below
+    }
+
+    /// It can be had to grow while it is in use.
+    fn can_grow(&self, spec: &VolumeSpec, desk: WholeDesk, is_read: bool) {
+        if let (VolumeSpec::Over { node: Some(node), .. }, false) = (spec, is_read) {
+            self.host.wholes().add(node.absolute(), desk);
+        }
     }
 
     /// Whoever writes may have dropped a leg, or be about to give a block to another volume (rule 26).

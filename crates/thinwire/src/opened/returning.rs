@@ -37,6 +37,8 @@ struct Passage {
     unused: Vec<usize>,
     /// What the mirror has given up.
     given: Vec<(usize, Box<dyn Volume>)>,
+    /// What it has removed, and does not have back.
+    over: Vec<(usize, Box<dyn Volume>)>,
     /// What is brought, and as which leg; the one that is being taken.
     back: Vec<(usize, usize, MirrorLeg)>,
     taking: Option<usize>,
@@ -74,6 +76,13 @@ impl LegKeeper for LegReturn {
         if let Some(number) = passage.by_leg[leg].take() {
             passage.given.push((number, volume));
             passage.is_awaited = true;
+        }
+    }
+
+    fn let_go(&mut self, leg: usize, volume: Box<dyn Volume>) {
+        let passage = &mut *self.0.borrow_mut();
+        if let Some(number) = passage.by_leg[leg].take() {
+            passage.over.push((number, volume));
         }
     }
 
@@ -261,6 +270,15 @@ impl Returning {
                 leaf.begin_close(true);
             }
             comer.way = Way::Ending(Some(Instant::now()));
+        }
+        if let Some(at) = passage.over.iter().position(|(over, _)| *over == number) {
+            drop(passage.over.swap_remove(at));
+            if let Leaf::Remote(leaf) = &mut leaves[comer.leaf] {
+                tracing::info!("{}: it is no leg any more, and let go of", leaf.uri());
+                comer.is_unheard = leaf.is_away();
+                leaf.begin_close(true);
+            }
+            comer.way = Way::Ending(None);
         }
         if let Some(at) = passage.taken.iter().position(|(taken, _)| *taken == number) {
             let (_, result) = passage.taken.swap_remove(at);

@@ -176,6 +176,7 @@ impl Tree {
                     read_only: options.read_only,
                     wish: options.wish,
                     pool: options.pool.as_ref(),
+                    growth: options.growth.as_ref(),
                 };
                 let Bottom { leaves, returning, pools, lacking, .. } = &mut bottom;
                 let (opening, leaves, ports) = (&opening, &leaves[..], &mut ports);

@@ -9,8 +9,11 @@ use thinwire_modules::thin::{OpNumber, PoolDone, PoolError, PoolOp, ThinPool};
 use super::{PoolRequest, PoolStatus, describe};
 use crate::control::{PoolProgress, Response};
 use crate::cuts::CutDesk;
+use crate::growth::{GrowthDesk, WholeDesk};
+use crate::opened::OutlineNode;
 use crate::trees::NodeName;
 use crate::uri::VolumeSpec;
+use crate::work::{WorkAction, WorkAsk};
 
 /// A pool, as files describe it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +87,7 @@ pub struct PoolDesk {
     last: u64,
     under_way: Vec<UnderWay>,
     cuts: CutDesk,
+    growth: GrowthDesk,
 }
 
 /// Something that has begun.
@@ -107,7 +111,25 @@ fn refused(why: String) -> PoolProgress {
 impl PoolDesk {
     /// Nothing is under way.
     pub fn is_idle(&self) -> bool {
-        self.under_way.is_empty() && self.cuts.is_idle()
+        self.under_way.is_empty() && self.cuts.is_idle() && self.growth.is_idle()
+    }
+
+    /// Begins to have a volume of this outline grow, of which these are open, or with a leg less.
+    pub fn grow(
+        &mut self,
+        ask: &WorkAsk,
+        outline: &[OutlineNode],
+        open: &[(NodeName, WholeDesk)],
+    ) -> PoolProgress {
+        self.last += 1;
+        let begun = match ask.request.action {
+            WorkAction::Remove { leg } => self.growth.remove(self.last, (ask, leg), open),
+            _ => self.growth.begin(self.last, ask, outline, open),
+        };
+        match begun {
+            Ok(()) => PoolProgress::Started(self.last),
+            Err(why) => refused(why),
+        }
     }
 
     /// Begins with what is asked, of one of the pools that are open on a host, or of what can be cut as one there.
@@ -151,6 +173,7 @@ impl PoolDesk {
     /// Appends what has ended since the last call, and how.
     pub fn finish(&mut self, ended: &mut Vec<(u64, Response)>) {
         self.cuts.finish(ended);
+        self.growth.finish(ended);
         let mut results = Vec::new();
         for nth in 0..self.under_way.len() {
             let pool = self.under_way[nth].pool.clone();

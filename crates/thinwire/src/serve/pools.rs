@@ -6,8 +6,10 @@ use thinwire_runtime::inquiry::{Clerk, ServedVolumes};
 use crate::control::{PoolProgress, Response};
 use crate::export::ExportSpec;
 use crate::host::Host;
+use crate::opened::OutlineNode;
 use crate::pool::{PoolAsk, PoolDesk};
 use crate::uri::{PoolUse, VolumeSpec};
+use crate::work::WorkAsk;
 
 /// By number of an export, the first of those that have to be on its shard, if that is another.
 pub(super) fn beside(exports: &[ExportSpec]) -> Vec<Option<usize>> {
@@ -51,6 +53,24 @@ impl PoolClerk {
         let (host, desk) = (host.clone(), PoolDesk::default());
         PoolClerk { host, desk, numbers: Vec::new(), ended: Vec::new() }
     }
+
+    /// Begins to have volumes of this outline grow.
+    pub fn grow(&mut self, number: u64, ask: &WorkAsk, outline: &[OutlineNode]) {
+        let begun = self.desk.grow(ask, outline, &self.host.wholes().all());
+        self.on_begun(number, begun);
+    }
+
+    /// Nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.desk.is_idle()
+    }
+
+    fn on_begun(&mut self, number: u64, begun: PoolProgress) {
+        match begun {
+            PoolProgress::Started(own) => self.numbers.push((own, number)),
+            PoolProgress::Ended(response) => self.ended.push((number, response)),
+        }
+    }
 }
 
 impl Clerk for PoolClerk {
@@ -59,13 +79,10 @@ impl Clerk for PoolClerk {
             Ok(ask) => self.desk.begin(&ask, &self.host.pools().all(), &self.host.cuts().all()),
             Err(e) => PoolProgress::Ended(Response::Refused { why: e.to_string() }),
         };
-        match begun {
-            PoolProgress::Started(own) => self.numbers.push((own, number)),
-            PoolProgress::Ended(response) => self.ended.push((number, response)),
-        }
+        self.on_begun(number, begun);
     }
 
-    fn tend(&mut self, ended: &mut Vec<(u64, String)>) {
+    fn tend(&mut self, ended: &mut Vec<(u64, String)>, _: &mut dyn ServedVolumes) {
         let mut own = Vec::new();
         self.desk.finish(&mut own);
         for (own, response) in own {

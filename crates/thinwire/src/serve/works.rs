@@ -8,7 +8,7 @@ use thinwire_runtime::inquiry::{Clerk, ServedVolumes};
 use super::pools::PoolClerk;
 use crate::control::Response;
 use crate::host::Host;
-use crate::opened::TellOutline;
+use crate::opened::{OutlineNode, TellOutline};
 use crate::work::{WorkAsk, perform};
 
 /// What the exports of a shard are made of, by name.
@@ -19,6 +19,8 @@ pub(super) struct ShardClerk {
     pools: PoolClerk,
     outlines: Outlines,
     ended: Vec<(u64, String)>,
+    /// Exports of which something grows.
+    growing: Vec<String>,
 }
 
 impl ShardClerk {
@@ -26,8 +28,24 @@ impl ShardClerk {
     pub fn of(host: &Host, outlines: &Outlines) -> Option<Box<dyn Clerk>> {
         let (pools, outlines) = (PoolClerk::of(host), outlines.clone());
         let has_some = !host.pools().all().is_empty() || !outlines.borrow().is_empty();
-        let clerk = ShardClerk { pools, outlines, ended: Vec::new() };
+        let clerk = ShardClerk { pools, outlines, ended: Vec::new(), growing: Vec::new() };
         has_some.then(|| -> Box<dyn Clerk> { Box::new(clerk) })
+    }
+
+    /// Has what is asked for grow, or with a leg less, which ends later.
+    fn grow(&mut self, number: u64, ask: &WorkAsk, served: &mut dyn ServedVolumes) {
+        let is_it =
+            |of: &OutlineNode| of.node.as_ref().is_some_and(|node| node.is_same(&ask.volume));
+        let outlines = self.outlines.borrow();
+        let mut found = outlines.iter().map(|(export, tell)| (export, tell()));
+        let found = found.find(|(export, outline)| {
+            outline.iter().any(is_it) && served.works(export, &mut |_| ())
+        });
+        let outline = found.map(|(export, outline)| {
+            self.growing.push(export.clone());
+            outline
+        });
+        self.pools.grow(number, ask, &outline.unwrap_or_default());
     }
 
     fn answer(&self, ask: &WorkAsk, served: &mut dyn ServedVolumes) -> Response {
@@ -53,6 +71,7 @@ impl ShardClerk {
 impl Clerk for ShardClerk {
     fn begin(&mut self, number: u64, words: &str, served: &mut dyn ServedVolumes) {
         match serde_json::from_str::<WorkAsk>(words) {
+            Ok(ask) if ask.request.action.ends_later() => self.grow(number, &ask, served),
             Ok(ask) => {
                 let answer = self.answer(&ask, served);
                 self.ended.push((number, serde_json::to_string(&answer).unwrap_or_default()));
@@ -61,8 +80,13 @@ impl Clerk for ShardClerk {
         }
     }
 
-    fn tend(&mut self, ended: &mut Vec<(u64, String)>) {
+    fn tend(&mut self, ended: &mut Vec<(u64, String)>, served: &mut dyn ServedVolumes) {
         ended.append(&mut self.ended);
-        self.pools.tend(ended);
+        self.pools.tend(ended, served);
+        if self.pools.is_idle() {
+            self.growing.clear();
+        }
+        // They go on when they are polled.
+        self.growing.iter().for_each(|export| _ = served.works(export, &mut |_| ()));
     }
 }

@@ -18,7 +18,7 @@ use crate::crypted::new_state;
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::host::Host;
-use crate::labelled::{bytes_of, check_leaves};
+use crate::labelled::check_leaves;
 use crate::last_resort::catch_signals;
 use crate::mirrored::{Entropy, seconds_now};
 use crate::open::{Ending, OpenVolume, VolumeOptions, let_go, let_go_failed, open_on};
@@ -310,7 +310,8 @@ fn whole_bytes(
         let block_bytes = part.volume().geometry().block_bytes;
         (new.data_bytes(volume.module), block_bytes)
     });
-    bytes_of((volume.module, volume.options), shapes).map_err(|e| match e.child {
+    let bytes = volume.module.bytes_of(volume.options, &shapes.collect::<Vec<_>>());
+    bytes.map_err(|e| match e.child {
         Some(child) => Failure::failed(format!("the data of {} {}", volume.children[child], e.why)),
         None => Failure::failed(e.to_string()),
     })

@@ -4,6 +4,7 @@ use thinwire_modules::meta::LabelPart;
 use thinwire_modules::mirror::{LEGS_MAX, LeftAt, LegChange, LegState, NO_GENERATION, OpeningWish};
 
 use super::create::new_uuid;
+use super::live::OpenElsewhere;
 use super::replace::{
     Prepared, check_leg, fill, find, legs_of, place_of, prepare, put_on_record, say_description,
 };
@@ -17,6 +18,7 @@ use crate::open::{Ending, VolumeOptions, let_go, let_go_failed, open_volume};
 use crate::output;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
+use crate::work::WorkAction;
 
 /// A leg that is on record, and has nothing yet.
 const NOTHING: LegState =
@@ -255,6 +257,29 @@ pub fn remove(spec: &VolumeSpec, which: &str, how: Daring, common: &VolumeCommon
             Err(Failure::failed("interrupted: the leg is removed, and others still lack something"))
         }
     }
+}
+
+/// Has whoever uses the mirror go on without this leg, which is on record before this returns.
+pub fn remove_live(
+    user: &OpenElsewhere,
+    spec: &VolumeSpec,
+    which: &str,
+    common: &VolumeCommon,
+) -> Outcome {
+    let children = legs_of(spec)?;
+    let before = user.nodes()?;
+    let leg = user.remove(which)?;
+    let name = before.iter().find(|node| node.depth == 1 && node.leg == Some(leg));
+    let name = name.and_then(|node| node.name.parse::<VolumeSpec>().ok());
+    let place = name.and_then(|name| children.iter().position(|child| child.is_same(&name)));
+    if let Some(place) = place {
+        let mut described = spec.clone();
+        if let VolumeSpec::Over { children, .. } = &mut described {
+            children.remove(place);
+        }
+        say_description(&described);
+    }
+    user.tell(WorkAction::Status, None, common)
 }
 
 /// The leg that is described like that.

@@ -9,6 +9,7 @@ use super::scrub::{refuse_doubtful, say_all};
 use crate::cli::{VolumeCommon, VolumeLive};
 use crate::control::{ControlClient, ControlError, ControlRequest, Response};
 use crate::error::{Failure, Outcome};
+use crate::growth::Grown;
 use crate::output;
 use crate::rundir::{RunDir, SCHEMA};
 use crate::signals::Signals;
@@ -18,6 +19,8 @@ use crate::work::{NodeStatus, ScrubStatus, WorkAction, WorkRequest, WorkStatus, 
 
 /// So long whoever has it may take to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+/// What a mirror grows by is zeroed first, beside its users.
+const GROWTH_PATIENCE: Duration = Duration::from_secs(24 * 3600);
 /// How often is asked how far it is.
 const GLANCE: Duration = Duration::from_millis(100);
 /// How often that is said.
@@ -102,6 +105,46 @@ impl OpenElsewhere {
         let mut client = client.map_err(|e: ControlError| failed(&e))?;
         match client.answer(ANSWER_PATIENCE).map_err(|e| failed(&e))? {
             Response::Volume { nodes } => Ok(nodes),
+            Response::Refused { why } => Err(failed(&why)),
+            other => Err(failed(&format!("it says {other:?}"))),
+        }
+    }
+
+    /// Has a mirror do without that leg, named by its number or as it is described: until that is on record. Which one that was.
+    pub fn remove(&self, which: &str) -> Outcome<usize> {
+        let nodes = self.ask(WorkAction::Status, None)?;
+        let wanted = which.parse::<VolumeSpec>().ok();
+        let is_it = |node: &&NodeStatus| {
+            let named = || Some((wanted.as_ref()?, node.name.parse::<VolumeSpec>().ok()?));
+            node.depth == 1 && named().is_some_and(|(wanted, name)| name.is_same(wanted))
+        };
+        let called = nodes.iter().find(is_it).and_then(|node| node.leg);
+        let leg = which.parse::<usize>().ok().or(called).ok_or_else(|| {
+            Failure::usage(format!(
+                "{which} is none of the legs of {}: name one by its number, which `thinwire volume status` shows",
+                self.volume
+            ))
+        })?;
+        self.ask(WorkAction::Remove { leg }, None)?;
+        Ok(leg)
+    }
+
+    /// How it stands.
+    pub fn nodes(&self) -> Outcome<Vec<NodeStatus>> {
+        self.ask(WorkAction::Status, None)
+    }
+
+    /// Has it grow, and all that it is made of: what has become of those, the one that was named last.
+    pub fn grow(&self) -> Outcome<Vec<Grown>> {
+        let failed = |e: &dyn std::fmt::Display| {
+            Failure::failed(format!("{} has the volume: {e}", self.who))
+        };
+        let request = WorkRequest { action: WorkAction::Grow, percent: None };
+        let asked = ControlRequest::Volume { volume: self.volume.clone(), request };
+        let mut client =
+            ControlClient::ask(&self.dir, &self.name, asked).map_err(|e| failed(&e))?;
+        match client.answer(GROWTH_PATIENCE).map_err(|e| failed(&e))? {
+            Response::Grown { volumes } => Ok(volumes),
             Response::Refused { why } => Err(failed(&why)),
             other => Err(failed(&format!("it says {other:?}"))),
         }

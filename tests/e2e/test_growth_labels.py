@@ -1,0 +1,220 @@
+"""Volumes with labels that grow by what their parts have grown by: while nobody uses them, and while a file system on them is mounted."""
+
+import hashlib
+import json
+import os
+import signal
+import time
+
+import node
+from harness import check, run, until
+from node import Attachment, Target, image, refused, thinwire, uri
+from registry import test
+from test_block import fsck, mount
+
+MIB = 1 << 20
+# What is promised of a face, and a moment for a machine that tests others at the same time.
+SOON = 5
+
+
+def describe(lab, *volumes, name="grow.toml"):
+    """A file with these volumes, each a name, a kind, children, and more lines."""
+    path = lab.path(name)
+    with open(path, "w", encoding="utf-8") as file:
+        for volume, kind, children, *more in volumes:
+            children = ", ".join(f'"{child}"' for child in children)
+            file.write(f'[[volume]]\nname = "{volume}"\nkind = "{kind}"\nlabels = true\nchildren = [{children}]\n')
+            file.writelines(f"{line}\n" for line in more)
+    return lambda volume: f"{path}#{volume}"
+
+
+def enlarge(lab, names, mib):
+    for name in names:
+        os.truncate(lab.path(name), mib * MIB)
+
+
+def content(lab, volume, run_dir, limit=None):
+    """What a copy of it holds."""
+    out = lab.path("out.img")
+    if os.path.exists(out):
+        os.unlink(out)
+    thinwire(lab, "copy", volume, out, *run_dir, timeout=60)
+    with open(out, "rb") as file:
+        return file.read(limit)
+
+
+def size(lab, volume, run_dir):
+    return len(content(lab, volume, run_dir))
+
+
+@test(seconds=120)
+def each_kind_grows_as_far_as_it_can(lab):
+    """Each kind of volume with labels grows by what its parts have grown by, keeps what it holds, and is the same to whoever stands on it; what cannot says why."""
+    run_dir = ("--run-dir", lab.path("run"))
+    for name in ("a", "b", "c", "d", "e", "f", "g", "h", "i"):
+        image(lab, name, 16)
+    at = {name: lab.path(name) for name in "abcdefghi"}
+    of = describe(
+        lab,
+        ("one", "linear", [at["a"]]),
+        ("two", "slice", [at["b"]]),
+        ("wide", "stripe", ["one", "two"]),
+        ("left", "integrity", [at["c"]]),
+        ("right", "integrity", [at["d"]]),
+        ("kept", "mirror", ["left", "right"]),
+        ("both", "mirror", [at["e"], at["f"]]),
+        ("cut", "slice", [at["g"]], "size = 4194304"),
+        ("row", "linear", [at["h"], at["i"]]),
+    )
+    for volume in ("wide", "kept", "both", "cut", "row"):
+        thinwire(lab, "volume", "create", of(volume), *run_dir, timeout=60)
+    before = {}
+    for volume in ("wide", "kept", "both", "cut", "row"):
+        if volume in ("kept", "both"):
+            thinwire(lab, "volume", "resync", of(volume), *run_dir, timeout=60)
+        thinwire(lab, "bench", of(volume), "--rw", "randwrite", "--runtime", "0.2", *run_dir)
+        before[volume] = content(lab, of(volume), run_dir)
+        # Nothing has.
+        refused(lab, "volume", "grow", of(volume), *run_dir, says=["as before", "room for more"])
+    enlarge(lab, "abcdefgh", 32)
+    # None of them is larger by itself.
+    for volume, was in before.items():
+        check(content(lab, of(volume), run_dir) == was, f"{volume} is as it was")
+    for volume in ("wide", "both"):
+        grown = json.loads(thinwire(lab, "volume", "grow", of(volume), "--json", *run_dir, timeout=60).stdout)["volumes"]
+        check(grown[-1]["name"] == volume and grown[-1]["before"] == len(before[volume]), grown)
+        now = content(lab, of(volume), run_dir)
+        check(len(now) == grown[-1]["bytes"] > len(before[volume]), grown)
+        check(now.startswith(before[volume]), f"{volume} holds what it held")
+        check(not any(now[len(before[volume]):]), "and nothing behind it")
+        thinwire(lab, "bench", of(volume), "--rw", "randrw", "--verify", "--runtime", "0.3", *run_dir)
+    check(size(lab, of("wide"), run_dir) == 60 * MIB, "parts of parts, and then their whole")
+    with open(lab.path("e"), "rb") as one, open(lab.path("f"), "rb") as other:
+        one.seek(1572864), other.seek(1572864)
+        check(one.read() == other.read(), "legs are alike")
+    # What cannot says why.
+    refused(lab, "volume", "grow", of("kept"), *run_dir, says=["sums", "volume replace", "leg 0"])
+    refused(lab, "volume", "grow", of("cut"), *run_dir, says=["made with a size"])
+    refused(lab, "volume", "grow", of("row"), *run_dir, says=["part 0 (counted from 0) has", "last one"])
+    enlarge(lab, "i", 24)
+    said = thinwire(lab, "volume", "grow", of("row"), *run_dir).stdout
+    check(said == f"row has {38 * MIB} bytes\n", said)
+    refused(lab, "volume", "grow", of("row"), "1G", *run_dir, says=["leave out the size"], code=2)
+    refused(lab, "volume", "grow", f"linear:[{at['h']}]", *run_dir, says=["no labels"], code=2)
+
+
+@test(seconds=120)
+def a_growth_that_is_cut_off(lab):
+    """Killed at any moment, a volume has grown or it has not: it opens, holds what it held, and the same again has it grow."""
+    run_dir = ("--run-dir", lab.path("run"))
+    for name in "abcd":
+        image(lab, name, 8)
+    of = describe(lab, ("wide", "stripe", [lab.path("a"), lab.path("b")]), ("both", "mirror", [lab.path("c"), lab.path("d")]))
+    for volume, names, more in (("wide", "ab", 2), ("both", "cd", 1)):
+        thinwire(lab, "volume", "create", of(volume), *run_dir)
+        if volume == "both":
+            thinwire(lab, "volume", "resync", of(volume), *run_dir, timeout=60)
+        thinwire(lab, "bench", of(volume), "--rw", "randwrite", "--runtime", "0.2", *run_dir)
+        first, sizes = content(lab, of(volume), run_dir), []
+        mib = 8
+        for nth in range(12):
+            mib += 4
+            was = size(lab, of(volume), run_dir)
+            enlarge(lab, names, mib)
+            began = lab.start("initiator", node.BIN, "volume", "grow", of(volume), "--take-over", *run_dir, name=f"{volume}{nth}")
+            time.sleep(0.004 * nth)
+            began.kill(signal.SIGKILL).wait(10, expect=None)
+            if volume == "both":
+                thinwire(lab, "volume", "resync", of(volume), "--take-over", *run_dir, timeout=60)
+            thinwire(lab, "bench", of(volume), "--rw", "randread", "--runtime", "0.05", "--take-over", *run_dir)
+            now = content(lab, of(volume), run_dir)
+            check(len(now) in (was, was + 4 * more * MIB) or len(now) > was, f"{len(now)} of {was}")
+            sizes.append(len(now) > was)
+            check(now.startswith(first), "it holds what it held")
+            if len(now) == was:
+                thinwire(lab, "volume", "grow", of(volume), "--take-over", *run_dir, timeout=60)
+                check(size(lab, of(volume), run_dir) > was, "the same again")
+        print(f"{volume}: {sizes}")
+
+
+def digest(path):
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+@test(seconds=150, each={"stripe": {"top": "stripe"}, "mirror": {"top": "mirror"}})
+def a_mounted_file_system_grows(lab, top):
+    """ext4 on an attached volume with labels grows by resize2fs, with nobody unmounting anything; of a mirror all legs are alike then."""
+    run_dir = ("--run-dir", lab.path("run"))
+    for name in "abcd":
+        image(lab, name, 32)
+    at = [lab.path(name) for name in "abcd"]
+    volumes = [("home", "mirror", at[:2])] if top == "mirror" else [
+        ("left", "mirror", at[:2]), ("right", "mirror", at[2:]), ("home", "stripe", ["left", "right"])]
+    of = describe(lab, *volumes)
+    thinwire(lab, "volume", "create", of("home"), *run_dir, timeout=60)
+    thinwire(lab, "volume", "resync", of("home"), *run_dir, timeout=60)
+    disk = Attachment(lab, of("home"), face="block", name="home")
+    run("mkfs.ext4", "-q", "-F", disk.path)
+    folder = mount(lab, disk.path)
+    kept = os.path.join(folder, "kept")
+    with open(kept, "wb") as file:
+        file.write(os.urandom(12 * MIB))
+    before, was = digest(kept), int(run("blockdev", "--getsize64", disk.path).stdout)
+    # Not by itself, nor while a part is as it was.
+    os.truncate(at[0], 64 * MIB)
+    refused(lab, "volume", "grow", of("home"), *run_dir, says=["as before"])
+    enlarge(lab, "abcd", 64)
+    said = thinwire(lab, "volume", "grow", of("home"), *run_dir, timeout=60).stdout
+    check("home has" in said, said)
+    more = 64 * MIB if top == "stripe" else 32 * MIB
+    until("the disk is larger", SOON, lambda: int(run("blockdev", "--getsize64", disk.path).stdout) == was + more)
+    check(disk.status()["bytes"] == was + more, "status shows the size")
+    run("resize2fs", disk.path, timeout=60)
+    with open(os.path.join(folder, "more"), "wb") as file:
+        file.write(os.urandom(more * 3 // 4))
+        os.fsync(file.fileno())
+    later = digest(os.path.join(folder, "more"))
+    run("umount", folder)
+    fsck("ext4", disk.path)
+    # It is the same, in another attachment.
+    disk.detach()
+    for one, other in ((0, 1), (2, 3)) if top == "stripe" else ((0, 1),):
+        with open(at[one], "rb") as first, open(at[other], "rb") as second:
+            first.seek(1572864), second.seek(1572864)
+            check(first.read() == second.read(), "legs are alike")
+    disk = Attachment(lab, of("home"), face="block", name="home")
+    folder = mount(lab, disk.path)
+    check([digest(kept), digest(os.path.join(folder, "more"))] == [before, later], "all is there")
+    run("umount", folder)
+    disk.detach()
+
+
+@test(seconds=90)
+def an_export_grows_with_its_labels(lab):
+    """A gateway of a stripe with labels over exports of another target: the exports grow, then the stripe, and who has attached it sees that. After a restart it is the same."""
+    run_dir = ("--run-dir", lab.path("gateway-run"))
+    disks = [image(lab, name, 16) for name in "ab"]
+    Target(lab, *[f"{name}={disk}" for name, disk in zip("ab", disks)], name="node1", over="raw")
+    of = describe(lab, ("pool", "stripe", [node.below(lab, name, over="raw", node="node1") for name in "ab"]))
+    thinwire(lab, "volume", "create", of("pool"), *run_dir)
+    middle = Target(lab, f"pool={of('pool')}", name="middle", over="raw", side="initiator",
+                    extra=("--state-dir", lab.path("state-middle"), *run_dir))
+    file = Attachment(lab, uri(lab, "pool", over="raw", node="middle"), face="file", name="pool", side="target")
+    check(os.stat(file.path).st_size == 30 * MIB, "two of 16, but for what their labels take")
+    enlarge(lab, "ab", 32)
+    time.sleep(2)
+    check(os.stat(file.path).st_size == 30 * MIB, "not by itself")
+    said = thinwire(lab, "volume", "grow", of("pool"), *run_dir, timeout=60).stdout
+    check(said == f"pool has {62 * MIB} bytes\n", said)
+    until("who has it attached sees it", SOON, lambda: os.stat(file.path).st_size == 62 * MIB)
+    with open(file.path, "r+b", buffering=0) as out:
+        out.seek(60 * MIB)
+        out.write(b"behind" * 1000)
+        os.fsync(out.fileno())
+    middle.kill()
+    middle.start(timeout=30)
+    with open(file.path, "rb") as back:
+        back.seek(60 * MIB)
+        check(back.read(6000) == b"behind" * 1000, "what was written behind is there")
+    file.detach()
