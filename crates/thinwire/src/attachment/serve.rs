@@ -340,7 +340,10 @@ impl<'a> AttachmentServer<'a> {
         let patience = self.open.wind_up_patience();
         let last = self.shown.look(|part| part.last_flush().copied());
         let is_away = health.state == State::Away && !health.unflushed;
-        if dirty == 0 && is_away && stood_still >= FLUSH_PATIENCE {
+        if last.is_none() && dirty == 0 {
+            if !is_away || stood_still < FLUSH_PATIENCE {
+                return Leaving::Waiting;
+            }
             // Nothing depends on this flush, and those targets are not there to hear of the end. The others are.
             tracing::info!("a target is away and nothing has to reach it");
             if self.shown.look(FacePart::owes) {

@@ -292,13 +292,13 @@ fn what_is_cut_as_one_has_labels_all_the_way_down() {
     let pool = |name: &str| kind("thin", name, &format!("\"/{name}\", \"/{name}-metadata\""));
     let cuttable = |between: &str, top: &str| {
         let top = format!("{top}labels = true\n");
-        let text = pool("east") + &pool("west") + between + &top;
+        let text = pool("east") + &pool("west") + &pool("north") + between + &top;
         let dir = folder(&[("a.toml", &text)]);
         typed(&dir, "DIR/a.toml#wide").unwrap().can_be_cut()
     };
     let wide = kind("stripe", "wide", r#""part", "west@half""#);
     let qos = kind("qos", "part", r#""east@half""#) + "iops = 100\n";
-    let mirror = kind("mirror", "part", r#""east@half", "east@other""#);
+    let mirror = kind("mirror", "part", r#""east@half", "north@half""#);
     let sums = kind("integrity", "part", r#""east@half""#);
     assert!(!cuttable(&qos, &wide));
     assert!(cuttable(&(qos + "labels = true\n"), &wide));
