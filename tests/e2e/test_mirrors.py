@@ -407,6 +407,37 @@ def a_reader_beside_a_writer(lab):
         target.stop()
 
 
+@test(seconds=90)
+def a_leg_is_removed_while_its_mirror_is_used(lab):
+    """Rules 3 and 22: the leg is off the record before the command says so, also if all is killed behind that; its attachment is given up, so another may write its export; and who uses
+    the mirror notices nothing."""
+    images = [image(lab, f"{name}.img", LEG_MIB) for name in "abc"]
+    Target(lab, *[f"{name}={path}" for name, path in zip("abc", images)], name="node1", over="raw", extra=("--state-dir", lab.path("state-legs")))
+    legs, run_dir = [uri(lab, name, over="raw", node="node1") for name in "abc"], ("--run-dir", lab.path("run"))
+    volume = describe(lab, legs)
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    check(standings(lab, volume) == ["in sync"] * 3, "a new mirror")
+    disk = Attachment(lab, volume, name="home", timeout=40)
+    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 4, seconds=6)
+    time.sleep(1)
+    refused(lab, "volume", "remove", volume, "7", *run_dir, says=["no leg 7"])
+    said = thinwire(lab, "volume", "remove", volume, legs[1], *run_dir)
+    check("leg 1, removed" in said.stdout and "describe it as" in said.stderr, said.stdout + said.stderr)
+    fio.still_running("a leg is removed")
+    refused(lab, "volume", "remove", volume, "0", *run_dir, says=["has two legs"])
+    # Nobody holds it any more.
+    until("another may write it", 15, lambda: thinwire(lab, "bench", legs[1], "--rw", "randwrite", "--runtime", "0.1",
+                                                     "--run-dir", lab.path("other"), expect=None).returncode == 0)
+    fio.finish(90)
+    pid = disk.pid()
+    os.kill(pid, signal.SIGKILL)
+    until("it is gone", 10, lambda: not os.path.exists(f"/proc/{pid}"))
+    rest = describe(lab, [legs[0], legs[2]])
+    check(standings(lab, rest, "--take-over") == ["in sync"] * 2, "two are left")
+    check(data_of(images[0]) == data_of(images[2]), "and are alike")
+    refused(lab, "bench", describe(lab, legs), "--rw", "randread", "--runtime", "0.1", *run_dir, says=["has 2 by their labels"])
+
+
 @test(seconds=150)
 def legs_are_added_and_removed(lab):
     """A mirror of two legs gets a third: killed at any moment, the same again goes on, and the mirror is what it was. Then one goes, is never believed again, and another takes its

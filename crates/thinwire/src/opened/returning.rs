@@ -275,8 +275,9 @@ impl Returning {
             drop(passage.over.swap_remove(at));
             if let Leaf::Remote(leaf) = &mut leaves[comer.leaf] {
                 tracing::info!("{}: it is no leg any more, and let go of", leaf.uri());
+                // Its target is told, so that others may have it, unless it is not there.
                 comer.is_unheard = leaf.is_away();
-                leaf.begin_close(true);
+                leaf.begin_close(leaf.is_away());
             }
             comer.way = Way::Ending(None);
         }
