@@ -505,7 +505,7 @@ def what_becomes_of_a_mirror_of_which_a_leg_was_removed(lab):
     os.remove(images[2])
     new = image(lab, "new.img", LEG_MIB)
     done = thinwire(lab, "volume", "replace", volume, "2", new, "--degraded", *run_dir, timeout=60)
-    check(f'["{images[0]}", "{new}"]' in done.stderr, done.stderr)
+    check(f'["file:{images[0]}", "file:{new}"]' in done.stderr, done.stderr)
     volume = describe(lab, [images[0], new])
     check(standings(lab, volume) == ["in sync", "removed", "in sync"], "there is another")
     check(data_of(images[0]) == data_of(new), "that has all")

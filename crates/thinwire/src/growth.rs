@@ -141,19 +141,16 @@ impl WholeDesk {
         }
     }
 
-    /// Begins; or how that has ended at once, none if it is to be tried again.
-    fn begin(&self) -> Result<(), Option<Grown>> {
+    /// Begins, under a number; or how that has ended at once, none if it is to be tried again.
+    fn begin(&self) -> Result<u64, Option<Grown>> {
         let growth = match self {
-            WholeDesk::Mirror(desk, ..) => {
-                desk.ask(MirrorAsk::Grow);
-                return Ok(());
-            }
+            WholeDesk::Mirror(desk, ..) => return Ok(desk.ask(MirrorAsk::Grow)),
             WholeDesk::Whole(growth) => &mut *growth.borrow_mut(),
         };
         let id = *entropy_bytes().first_chunk().expect("there are 32");
         let whole = |growth: &WholeGrowth| growth.whole().clone();
         match growth.begin(id) {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(0),
             Err(GrowthError::Busy) => Err(None),
             Err(GrowthError::NoRoom) => {
                 Err(Some(Grown::whole(growth.whole(), None, &growth.volumes())))
@@ -166,13 +163,11 @@ impl WholeDesk {
         }
     }
 
-    /// How it has ended, once it has; `before` is how many bytes it had.
-    fn poll(&self, before: u64) -> Option<Grown> {
+    /// How what was begun under that number has ended, once it has; `before` is how many bytes it had.
+    fn poll(&self, asked: u64, before: u64) -> Option<Grown> {
         let (name, kind, ended) = match self {
             WholeDesk::Mirror(desk, name, _) => {
-                let mut ended = Vec::new();
-                desk.poll_ended(&mut ended);
-                let (_, ended) = ended.pop()?;
+                let ended = desk.take_ended(asked)?;
                 (name.clone(), "mirror", ended.map_err(|error| error.to_string()))
             }
             WholeDesk::Whole(growth) => {
@@ -228,8 +223,8 @@ struct UnderWay {
     number: u64,
     /// Those that are still to come, the one on top last.
     todo: VecDeque<WholeDesk>,
-    /// The one that is growing, and how many bytes it had.
-    current: Option<(WholeDesk, u64)>,
+    /// The one that is growing, under which number of its own, and how many bytes it had.
+    current: Option<(WholeDesk, u64, u64)>,
     /// Nothing is begun before.
     wait: Instant,
     done: Vec<Grown>,
@@ -239,8 +234,8 @@ struct UnderWay {
 #[derive(Default)]
 pub struct GrowthDesk {
     under_way: Vec<UnderWay>,
-    /// Mirrors of which a leg is removed, and under which number that ends.
-    removals: Vec<(u64, MirrorDesk)>,
+    /// Mirrors of which a leg is removed, under which number that ends, and under which of the mirror's own.
+    removals: Vec<(u64, MirrorDesk, u64)>,
 }
 
 impl GrowthDesk {
@@ -261,8 +256,8 @@ impl GrowthDesk {
     ) -> Result<(), String> {
         match open.iter().find(|(of, _)| of.is_same(&ask.volume)) {
             Some((_, WholeDesk::Mirror(desk, ..))) => {
-                desk.ask(MirrorAsk::Remove(leg));
-                self.removals.push((number, desk.clone()));
+                let asked = desk.ask(MirrorAsk::Remove(leg));
+                self.removals.push((number, desk.clone(), asked));
                 Ok(())
             }
             _ => Err(format!("{} is no mirror, or is only read", ask.volume.name)),
@@ -306,10 +301,8 @@ impl GrowthDesk {
 
     /// Goes on, and appends what has ended since the last call, and how.
     pub fn finish(&mut self, ended: &mut Vec<(u64, Response)>) {
-        self.removals.retain(|(number, desk)| {
-            let mut answers = Vec::new();
-            desk.poll_ended(&mut answers);
-            let Some((_, answer)) = answers.pop() else { return true };
+        self.removals.retain(|(number, desk, asked)| {
+            let Some(answer) = desk.take_ended(*asked) else { return true };
             ended.push((
                 *number,
                 match answer {
@@ -333,8 +326,8 @@ impl GrowthDesk {
 impl UnderWay {
     /// True once all have ended.
     fn go_on(&mut self) -> bool {
-        if let Some((desk, before)) = &self.current {
-            let Some(grown) = desk.poll(*before) else { return false };
+        if let Some((desk, asked, before)) = &self.current {
+            let Some(grown) = desk.poll(*asked, *before) else { return false };
             self.done.push(grown);
             self.current = None;
             self.wait = Instant::now() + HEAR;
@@ -343,8 +336,8 @@ impl UnderWay {
             let Some(desk) = self.todo.pop_front() else { return true };
             let before = desk.bytes();
             match desk.begin() {
-                Ok(()) => {
-                    self.current = Some((desk, before));
+                Ok(asked) => {
+                    self.current = Some((desk, asked, before));
                     return false;
                 }
                 Err(Some(grown)) => self.done.push(grown),

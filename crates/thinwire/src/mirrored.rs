@@ -168,13 +168,11 @@ fn grow(
 ) -> Outcome<Grown> {
     let kind = Module::find("mirror").map_or("", |module| module.name);
     let before = mirror[0].geometry().bytes;
-    desk.ask(MirrorAsk::Grow);
-    let (mut ended, mut done) = (Vec::new(), Vec::new());
+    let (asked, mut done) = (desk.ask(MirrorAsk::Grow), Vec::new());
     loop {
-        desk.poll_ended(&mut ended);
-        match ended.pop() {
-            Some((_, Ok(bytes))) => return Ok(Grown::of(name, kind, before, bytes)),
-            Some((_, Err(error))) => {
+        match desk.take_ended(asked) {
+            Some(Ok(bytes)) => return Ok(Grown::of(name, kind, before, bytes)),
+            Some(Err(error)) => {
                 return Ok(Grown::refused(name, kind, before, error.to_string()));
             }
             // As long as it takes to zero what it grows by.

@@ -27,6 +27,8 @@ struct Inner {
     label: Label,
     /// What is to be written of cuts.
     wish: Option<(u64, u64)>,
+    /// From the announcement of a cut to its end: what each part keeps of it has its label in it, and those are of one opening.
+    is_cutting: bool,
     /// The label that is being written.
     writing: Option<Label>,
     ended: Option<Result<(), LabelError>>,
@@ -36,7 +38,8 @@ impl Recorder {
     /// Of a part whose label was read, under [`CUT_LABEL_TOKEN`].
     pub fn new(part: Box<dyn Volume>, labels: Labels, label: Label) -> (Self, CutRecord) {
         let labels = Some(labels);
-        let inner = Inner { labels, label, wish: None, writing: None, ended: None };
+        let inner =
+            Inner { labels, label, wish: None, is_cutting: false, writing: None, ended: None };
         let record = CutRecord(Rc::new(RefCell::new(inner)));
         (Recorder { below: part, record: record.clone() }, record)
     }
@@ -56,11 +59,17 @@ impl CutRecord {
         inner.wish = Some((cut, cut_begun));
     }
 
-    /// Lends the labels, and what they say, to somebody who writes them; nothing is written here meanwhile. None while something is being written, or is
-    /// lent.
+    /// A cut is being made from now on, or not any more.
+    pub(super) fn set_cutting(&self, is_cutting: bool) {
+        self.0.borrow_mut().is_cutting = is_cutting;
+    }
+
+    /// Lends the labels, and what they say, to somebody who writes them; nothing is written here meanwhile. None while something is being written, is
+    /// lent, or a cut is being made.
     pub(crate) fn lend(&self) -> Option<(Labels, Label)> {
         let inner = &mut *self.0.borrow_mut();
-        let labels = inner.labels.take_if(|labels| labels.is_idle() && inner.wish.is_none())?;
+        let is_free = inner.wish.is_none() && !inner.is_cutting;
+        let labels = inner.labels.take_if(|labels| labels.is_idle() && is_free)?;
         Some((labels, inner.label.clone()))
     }
 

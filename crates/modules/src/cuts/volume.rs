@@ -169,6 +169,7 @@ impl CutVolume {
     fn end(&mut self, result: CutResult) {
         let Some((number, _)) = self.ask.take() else { return };
         self.step = Step::Nothing;
+        self.record.set_cutting(false);
         let desk = &mut *self.desk.borrow_mut();
         desk.is_busy = false;
         desk.ended.push((number, result));
@@ -288,6 +289,7 @@ impl CutVolume {
     fn announce(&mut self) {
         let (cut, _) = self.record.says();
         let id = self.id();
+        self.record.set_cutting(true);
         // Of one that is dropped nothing says any more that it is there.
         self.record.write((if cut == id { 0 } else { cut }, id));
     }

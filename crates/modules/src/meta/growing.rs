@@ -58,7 +58,9 @@ impl fmt::Display for GrowthError {
             GrowthError::Failed => f.write_str(
                 "its labels could not be written before: open it anew, and have it grow then",
             ),
-            GrowthError::Busy => f.write_str("a snapshot of it is being taken: try again"),
+            GrowthError::Busy => {
+                f.write_str("it is growing, or a snapshot of it is being taken: try again")
+            }
         }
     }
 }
@@ -108,12 +110,14 @@ impl WholeGrowth {
     /// Begins to grow by what the parts have room for now. `id` is a random number, drawn for this.
     ///
     /// # Errors
-    /// It does not: nothing was written.
-    ///
-    /// # Panics
-    /// If it is growing.
+    /// It does not: nothing was written. [`GrowthError::Busy`] if it is growing.
     pub fn begin(&mut self, id: [u8; 16]) -> Result<(), GrowthError> {
-        assert!(self.opening.is_none(), "one at a time");
+        if self.is_over() {
+            return Err(GrowthError::Failed);
+        }
+        if self.opening.is_some() {
+            return Err(GrowthError::Busy);
+        }
         let sizes = self.whole.with_room(&self.volumes()).ok_or(GrowthError::NoRoom)?;
         if self.labels.is_none() {
             return Err(GrowthError::Failed);

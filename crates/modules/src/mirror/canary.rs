@@ -40,6 +40,8 @@ pub enum MirrorCanary {
     CutsWhatIsThere,
     /// What a mirror grows by is left as it is.
     GrowsUnzeroed,
+    /// A leg that was dropped while the mirror grows, and is back, has what was zeroed there before.
+    TrustsZeroed,
     /// The new size stands in labels that announce the generation with which it comes.
     GrowsWhenAnnounced,
     /// Who asked for a removal is told before that is on record.

@@ -132,6 +132,13 @@ impl MirrorDesk {
         ended.append(&mut self.0.borrow_mut().ended);
     }
 
+    /// How that of this number has ended, once it has.
+    pub fn take_ended(&self, number: u64) -> Option<MirrorAnswer> {
+        let ended = &mut self.0.borrow_mut().ended;
+        let at = ended.iter().position(|(of, _)| *of == number)?;
+        Some(ended.remove(at).1)
+    }
+
     /// The mirror is gone.
     pub fn is_closed(&self) -> bool {
         self.0.borrow().is_closed

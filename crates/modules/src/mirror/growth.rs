@@ -162,11 +162,25 @@ impl Mirror {
         }
     }
 
+    /// What was zeroed on that leg may be gone, however soon it is in sync again: its resync knows of the old size only.
+    pub(super) fn forget_zeroed(&mut self, leg: usize) {
+        let is_before = matches!(self.growth.step, Step::Zeroing { .. } | Step::Flushing);
+        if is_before && self.canary != MirrorCanary::TrustsZeroed {
+            self.growth.legs &= !(1 << leg);
+        }
+    }
+
+    /// What it grows by is being zeroed.
+    #[cfg(test)]
+    pub(super) fn is_zeroing(&self) -> bool {
+        matches!(self.growth.step, Step::Zeroing { .. })
+    }
+
     /// A piece is zeroed, or all of it flushed.
     pub(super) fn finish_growth(&mut self, id: u32) {
         let Some(job) = self.jobs.remove(id.into()) else { return };
         self.growth.is_out = false;
-        if job.failed & self.growth.legs != 0 {
+        if job.failed & self.growth.legs != 0 || job.io.op == Op::Flush && job.failed != 0 {
             let otherwise = job.io.error(ErrorKind::Io, NAME);
             // What a flush has not covered may be a user's, too.
             if job.io.op == Op::Flush
@@ -205,6 +219,7 @@ impl Mirror {
         }
         let before = self.geometry.bytes;
         self.geometry.bytes = self.growth.to;
+        self.scrub.extend(self.growth.to);
         self.regions.grow(self.growth.to);
         // Who was taken in meanwhile may have anything there.
         let others = self.regions.all() & !self.growth.legs;

@@ -10,7 +10,10 @@ impl Mirror {
         if self.config.read_only {
             return Err(MirrorAskError::ReadOnly);
         }
-        let (described, bit) = (self.described(), 1_u8.checked_shl(leg as u32).unwrap_or(0));
+        let (described, bit) = (
+            self.described(),
+            u32::try_from(leg).ok().and_then(|leg| 1_u8.checked_shl(leg)).unwrap_or(0),
+        );
         if described & bit == 0 {
             return Err(MirrorAskError::NoLeg { leg });
         }

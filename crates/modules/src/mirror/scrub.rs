@@ -40,6 +40,15 @@ pub(super) struct Scrubbing {
     shown: Vec<bool>,
 }
 
+impl Scrubbing {
+    /// The mirror has grown: what is being scrubbed ends there.
+    pub fn extend(&mut self, bytes: u64) {
+        if self.report.is_running {
+            self.report.bytes = bytes;
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// All legs are asked for verified bytes of all of it, or of a block.

@@ -89,6 +89,7 @@ impl Mirror {
             return self.record.forget(leg);
         }
         self.in_sync &= !bit;
+        self.forget_zeroed(leg);
         self.active &= !bit;
         self.alike &= !bit;
         self.regions.forget_reader(leg);
@@ -137,10 +138,12 @@ impl Mirror {
             return;
         }
         debug_assert!(self.in_sync & !bit != 0, "the last leg in sync");
+        let left = at.left_at();
         self.in_sync &= !bit;
+        self.forget_zeroed(leg);
         self.regions.forget_reader(leg);
         self.record.promoting &= !bit;
-        self.state.legs[leg] = LegState::Resyncing { at: at.left_at() };
+        self.state.legs[leg] = LegState::Resyncing { at: left };
         self.record.want();
         self.regions.look_again();
         // What it is about to answer may not be the truth any more: another one is asked.

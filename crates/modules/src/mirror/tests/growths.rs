@@ -258,6 +258,49 @@ fn it_does_not_grow_without_all_of_its_legs_or_beyond_its_bitmaps() {
     assert!(!standing_of(&world).iter().any(|stands| matches!(stands, Removed { .. })));
 }
 
+/// How it ends if a leg has lost what was zeroed there, and is in sync again before the next piece is through.
+fn loses_what_was_zeroed(canary: MirrorCanary) -> MirrorAnswer {
+    let mut world = open(&small(2), canary).unwrap();
+    world.pass(1);
+    world.mirror.desk().ask(MirrorAsk::Grow);
+    while !world.mirror.is_zeroing() {
+        world.turn();
+        if !world.step() {
+            world.now = world.now + Duration::from_millis(50);
+        }
+    }
+    world.mirror.forget_zeroed(1);
+    ended(&mut world)
+}
+
+#[test]
+fn what_a_leg_has_lost_is_not_taken_for_zeroed() {
+    assert_eq!(loses_what_was_zeroed(MirrorCanary::None), Err(MirrorAskError::Dropped));
+    assert_eq!(loses_what_was_zeroed(MirrorCanary::TrustsZeroed), Ok(LARGE_BYTES));
+}
+
+/// Each answer is told to whoever has asked, whatever else has ended.
+#[test]
+fn answers_are_told_by_number() {
+    let mut world = open(&small(2), MirrorCanary::None).unwrap();
+    world.pass(1);
+    let desk = world.mirror.desk();
+    let grows = desk.ask(MirrorAsk::Grow);
+    let removes = [1, 1 << 32].map(|leg| desk.ask(MirrorAsk::Remove(leg)));
+    let mut answers = [None; 3];
+    while answers[2].is_none() {
+        for (answer, number) in answers.iter_mut().zip([grows, removes[0], removes[1]]) {
+            *answer = answer.or(desk.take_ended(number));
+        }
+        world.turn();
+        if !world.step() {
+            world.now = world.now + Duration::from_millis(50);
+        }
+    }
+    let none = MirrorAskError::NoLeg { leg: 1 << 32 };
+    assert_eq!(answers, [Some(Ok(LARGE_BYTES)), Some(Err(MirrorAskError::Two)), Some(Err(none))]);
+}
+
 #[test]
 fn who_asks_one_that_ends_is_told() {
     let world = open(&small(2), MirrorCanary::None).unwrap();

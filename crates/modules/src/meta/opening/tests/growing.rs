@@ -82,6 +82,7 @@ fn grow(canary: GrowthCanary) -> Result<(), String> {
     let mut used = InUse::new(canary);
     let (before, identity) = (used.bytes(), used.volume.identity());
     used.growth.begin([7; 16]).unwrap();
+    assert_eq!(used.growth.begin([9; 16]), Err(GrowthError::Busy), "one at a time");
     let mut ended = None;
     for step in 0..200 {
         // Users read what there is.
