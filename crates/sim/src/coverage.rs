@@ -446,7 +446,9 @@ const OF_VOLUMES: [&str; 18] = [
     "partitions",
 ];
 /// So many of them no other world has.
-const ONLY_OF_VOLUMES: usize = 14;
+const ONLY_OF_VOLUMES: usize = 16;
+/// Few of them have it, and no other world.
+const SELDOM_OF_VOLUMES: &str = "whole_cuts_late";
 /// After so many worlds with composed volumes.
 const SEEDS_FOR_VOLUMES: u64 = 300;
 
@@ -536,7 +538,8 @@ impl Coverage {
             let is_seldom =
                 SELDOM.contains(&change) || SELDOM_HIT.contains(&change) && change != name;
             let after = if is_seldom { SEEDS_FOR_SELDOM } else { after };
-            let is_elsewhere = OF_VOLUMES[..ONLY_OF_VOLUMES].contains(&name);
+            let is_elsewhere =
+                OF_VOLUMES[..ONLY_OF_VOLUMES].contains(&name) || name == SELDOM_OF_VOLUMES;
             runs >= after
                 && !is_elsewhere
                 && !ELSEWHERE.iter().any(|&(elsewhere, _)| elsewhere == change)
