@@ -327,7 +327,7 @@ impl Core {
     pub(super) fn may_come(&mut self) -> bool {
         self.commits.stopped.is_none()
             && (self.commits.is_discarding()
-                || self.ops.is_reaping()
+                || self.ops.is_reaping() && !self.ops.waits_to_reap()
                 || self.commits.is_under_way())
     }
 

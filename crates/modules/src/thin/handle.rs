@@ -90,7 +90,7 @@ impl ThinPool {
     /// Opens a volume, which has that number, to be written if it can be.
     ///
     /// # Errors
-    /// The pool is not [ready](ThinPool::is_ready), has no such volume, which is so until it is durable; or that is open, or of a cut that is not
+    /// The pool is not [ready](ThinPool::is_ready), nor is that volume, until it is durable; there is no such volume, or it is open, or of a cut that is not
     /// known to be whole.
     pub fn open_volume(&self, volume: u64) -> Result<ThinVolume, PoolError> {
         self.open_volume_to(volume, VolumeWay::Write)
@@ -106,8 +106,11 @@ impl ThinPool {
         let below = core.data.geometry();
         let entry = core.entries.get_mut(&volume).ok_or(PoolError::NoVolume { volume })?;
         if !core.commits.is_durable(entry.added_in) {
-            // Where data is lost, it is not there any more.
-            return Err(PoolError::NoVolume { volume });
+            // Where data is lost, it is not there any more, or another.
+            return Err(match core.commits.stopped.as_ref() {
+                Some(stopped) => PoolError::Stopped { why: stopped.why.clone() },
+                None => PoolError::NotReady,
+            });
         }
         if entry.slot.is_some() {
             return Err(PoolError::IsOpen { volume });

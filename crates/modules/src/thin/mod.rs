@@ -180,7 +180,7 @@ struct Entry {
     name: String,
     /// The handle that it is open with.
     slot: Option<u32>,
-    /// The transaction that has changed it last, and the one that it is there by; 0 if it was there when the pool was opened.
+    /// The transaction that has changed it last, and the one that it is there by, as what it is known by; 0 if it was there when the pool was opened.
     changed_in: u64,
     added_in: u64,
 }

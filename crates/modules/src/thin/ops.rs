@@ -135,7 +135,7 @@ pub enum PoolError {
 impl fmt::Display for PoolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PoolError::NotReady => f.write_str("the pool is still being read: try again soon"),
+            PoolError::NotReady => f.write_str("the pool is still being read, or that volume written: try again soon"),
             PoolError::ReadOnly => f.write_str("the pool is open for reading only"),
             PoolError::NoVolume { volume } => write!(f, "the pool has no volume {volume}"),
             PoolError::NameTaken { volume } => {
@@ -313,6 +313,11 @@ impl Ops {
 
     pub fn is_reaping(&self) -> bool {
         self.reaps
+    }
+
+    /// What is left of deleted volumes cannot be read for now: it may never come back.
+    pub fn waits_to_reap(&self) -> bool {
+        self.reap_again != Time::NEVER
     }
 
     pub fn is_idle(&self) -> bool {
@@ -532,9 +537,11 @@ impl Core {
             // It stays as it is until somebody checks the pool.
             Err(stop) => {
                 self.ops.reaps = false;
-                if let TreeStop::Fault(fault) = stop {
-                    self.ops.unreaped = Some(fault);
-                }
+                self.ops.unreaped = Some(match stop {
+                    TreeStop::Fault(fault) => fault,
+                    // There is no room to begin.
+                    _ => TreeFault::NoReserve,
+                });
             }
         }
     }

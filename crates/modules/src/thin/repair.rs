@@ -204,7 +204,11 @@ impl PoolRepair {
         }
         let Some(making) = &mut self.making else { return Ok(()) };
         match making.step(&mut core.trees)? {
-            None if making.is_done() => {}
+            None if making.is_done() && !making.is_damaged() => {}
+            None if making.is_done() => {
+                let why = "cannot all be read: check it once more";
+                return Err(TreeFault::State { why }.into());
+            }
             None => return Ok(()),
             Some(TreeFinding::Damaged { fault, .. }) => return Err(fault.into()),
             Some(_) => {

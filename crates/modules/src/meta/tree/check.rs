@@ -198,6 +198,11 @@ impl TreeCheck {
         self.stage == Stage::Done && self.found.is_empty()
     }
 
+    /// Something of the trees could not be read, so that nothing can be said of counts.
+    pub fn is_damaged(&self) -> bool {
+        self.is_damaged
+    }
+
     /// Goes on by a step: what is wrong, if that has come to light.
     ///
     /// # Errors
@@ -384,8 +389,8 @@ impl TreeCheck {
 
     fn damaged(&mut self, within: Option<u64>, fault: TreeFault, bounds: Bounds) {
         self.is_damaged = true;
-        // Each pass finds it again.
-        if self.pass == 0 {
+        // Each pass finds it again, but for what cannot be read for once: maps are not made anew without it.
+        if self.pass == 0 || self.makes != [false; 2] {
             let lost = bounds.low..=bounds.high;
             self.found.push_back(TreeFinding::Damaged { within, fault, lost });
         }

@@ -206,6 +206,11 @@ impl Core {
         self.volumes = volumes;
         self.head.time = time;
         self.set_row(volume, row);
+        // Nobody has it as what it may not become.
+        let open = self.commits.open();
+        if let Some(entry) = self.entries.get_mut(&volume) {
+            entry.added_in = open;
+        }
         self.ops.reaps = true;
         Ok(PoolDone::Done)
     }
