@@ -65,11 +65,21 @@ pub(super) fn on_every(act: Box<Act>) -> io::Result<()> {
     all
 }
 
+/// In the flags of a task: it is a thread of the kernel's for io_uring (`PF_IO_WORKER`).
+const IO_WORKER: u64 = 0x10;
+
 /// The kernel's threads for io_uring are among them, and take no signals. They have what their maker had when
 /// they were made, and do nothing but reads, writes and syncs of open files (`disk/restricted.rs`).
 fn is_of_kernel(id: i32) -> bool {
-    let name = std::fs::read_to_string(format!("/proc/self/task/{id}/comm"));
-    name.is_ok_and(|name| name.starts_with("iou-"))
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{id}/stat"));
+    stat.is_ok_and(|stat| is_worker(&stat))
+}
+
+/// Not by its name alone: until it first runs it bears that of its maker.
+fn is_worker(stat: &str) -> bool {
+    let Some((name, fields)) = stat.rsplit_once(") ") else { return false };
+    let flags = fields.split(' ').nth(6).and_then(|flags| flags.parse::<u64>().ok());
+    name.contains("(iou-") || flags.is_some_and(|flags| flags & IO_WORKER != 0)
 }
 
 /// All threads of this process but the kernel's.
@@ -120,5 +130,47 @@ fn ask(id: i32) -> io::Result<()> {
     match RESULT.load(Ordering::Acquire) {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use io_uring::{IoUring, opcode, squeue, types};
+
+    use super::*;
+
+    /// A thread of the kernel's is made for this process, and known by its flags: those are there before its name is.
+    #[test]
+    fn workers_of_the_kernel_are_known_before_they_have_their_name() {
+        let newborn = "30648 (thinwire) R 1 30646 1 0 -1 4194384 0 0 0 0 0 0";
+        assert!(is_worker(newborn));
+        assert!(is_worker("7 (iou-wrk-5) S 1 2 3 0 -1 0 0"));
+        assert!(!is_worker("7 (a) iou-) x) S 1 2 3 0 -1 4194304 0"));
+        assert!(!is_worker("7 (iou-wrk-5"));
+
+        let Ok(mut ring) = IoUring::new(2) else { return eprintln!("skipped: no io_uring here") };
+        let (empty, _writer) = rustix::pipe::pipe().unwrap();
+        let mut byte = [0u8];
+        let read = opcode::Read::new(types::Fd(empty.as_raw_fd()), byte.as_mut_ptr(), 1);
+        let read = read.build().flags(squeue::Flags::ASYNC);
+        // SAFETY: the byte and the pipe outlive the ring, which is dropped first.
+        unsafe { ring.submission().push(&read).unwrap() };
+        ring.submit().unwrap();
+        let named = || {
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+            let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat"));
+            let all: Vec<_> = tasks.filter_map(|task| stat(task.ok()?).ok()).collect();
+            all.into_iter().find(|stat| stat.contains("(iou-"))
+        };
+        let stat = loop {
+            if let Some(stat) = named() {
+                break stat;
+            }
+            std::thread::yield_now();
+        };
+        assert!(is_worker(&stat.replace("(iou-", "(thinwire-")), "{stat}");
+        drop(ring);
     }
 }
