@@ -124,9 +124,9 @@ impl<'l> FileSystem<'l> {
     /// printed, too.
     pub fn run(&self, command: &str, stdin: &str, operations: f64) -> Outcome<(Figures, String)> {
         // The shell tells how long it took, since perf looks once a second only whether who it samples has ended, and what its children
-        // took of user and system time, on the last three lines.
+        // took of user and system time, on the last three lines. What comes before may end with a prompt.
         let timed = format!(
-            "begun=$(date +%s%N) && {command} && ended=$(date +%s%N) && echo $((ended - begun)) && times"
+            "begun=$(date +%s%N) && {command} && ended=$(date +%s%N) && echo && echo $((ended - begun)) && times"
         );
         let mut argv = self.client.prefix().to_vec();
         argv.extend(words!["sh", "-c", timed]);
