@@ -27,6 +27,9 @@ impl Part for Initiator {
     }
 
     fn expects(&self) -> Expects {
+        if self.is_amid_answer() {
+            return Expects::Rest;
+        }
         self.network_time().map_or(Expects::Nothing, Expects::Answer)
     }
 }

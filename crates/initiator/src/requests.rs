@@ -46,6 +46,11 @@ impl Requests {
         }
     }
 
+    /// See [`Slots::is_amid_answer`].
+    pub fn is_amid_answer(&self) -> bool {
+        self.slots.is_amid_answer()
+    }
+
     pub fn slots(&mut self) -> &mut Slots {
         &mut self.slots
     }

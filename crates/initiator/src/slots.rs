@@ -197,6 +197,7 @@ pub(crate) struct Slots {
     /// What their I/Os touch, in the same order.
     ranges: Ranges,
     pub copied_bytes: u64,
+    is_amid_answer: bool,
     /// Reads have sums.
     pub are_checked: bool,
     /// The canary that sends sums of what lies in memory now: it needs memory for them.
@@ -211,6 +212,7 @@ impl Slots {
             in_use: Vec::new(),
             ranges: Ranges::new(),
             copied_bytes: 0,
+            is_amid_answer: false,
             are_checked: false,
             sums_anew: None,
         }
@@ -345,8 +347,15 @@ impl Slots {
             Place::Nobody(_) | Place::Nowhere => {}
         });
         let is_finished = s.is_finished();
+        let missing = UnitMap::units(s.place.bytes()) - s.units.count();
+        self.is_amid_answer = !is_finished && missing > new;
         self.copied_bytes += copied;
         if new == 0 { Err(DropReason::LateDuplicate) } else { Ok(is_finished) }
+    }
+
+    /// Of the answer whose data came last, more is missing than that brought.
+    pub fn is_amid_answer(&self) -> bool {
+        self.is_amid_answer
     }
 
     /// SUMS of a read. As [`Slots::on_data`].
@@ -381,6 +390,8 @@ impl Slots {
     pub fn take_finished(&mut self, slot: u16) -> Option<Finished> {
         let s = &mut self.slots[slot as usize];
         let complete = s.complete.expect("it is finished");
+        // A list of extents, whose length nobody knew, may have left more open.
+        self.is_amid_answer = false;
         let given_up = matches!(s.state, State::GivenUp);
         let io = s.io.take().expect("a live slot has its I/O");
         let data = match std::mem::replace(&mut s.place, Place::Nowhere) {
@@ -500,6 +511,22 @@ mod tests {
             assert!(data.to_vec() == expected);
             assert_eq!(slots.copied_bytes, if is_lent { 0 } else { LEN as u64 });
         }
+    }
+
+    #[test]
+    fn the_last_frame_of_an_answer_is_not_amid_it() {
+        let (pool, mut slots) = (Pool::new(0), reading());
+        assert!(!slots.is_amid_answer(), "it has not begun");
+        for offset in (0..LEN).step_by(8192) {
+            assert!(arrive(&mut slots, &pool, offset, 8192).is_none());
+            assert_eq!(slots.is_amid_answer(), offset + 2 * 8192 < LEN, "{offset}");
+        }
+        let mut slots = reading();
+        arrive(&mut slots, &pool, 0, 8192);
+        slots
+            .on_complete(&Complete { slot: 0, sequence: 1, status: 0, length: 8192, verifier: 1 })
+            .unwrap();
+        assert!(slots.take_finished(0).is_some() && !slots.is_amid_answer(), "it was short");
     }
 
     /// A snapshot that nobody waits for any more may yet be made: what is said of it then comes behind that. Others are not in the way.

@@ -269,14 +269,18 @@ impl Shard {
         let Self { node, links, waiter, volumes, .. } = self;
         let network_time = || match node.expects() {
             Expects::Answer(time) => Some(time),
-            Expects::Work | Expects::Request | Expects::Nothing => None,
+            Expects::Work | Expects::Rest | Expects::Request | Expects::Nothing => None,
         };
         if ring::has_work() {
             waiter.pass(|| links.probe())?;
         } else {
             // Only those who have a descriptor here expect anything of one.
             let is_asked = !volumes.is_empty() && node.expects() == Expects::Request;
-            let next = if is_asked { Next::Descriptor } else { Next::Frame };
+            let next = match node.expects() {
+                _ if is_asked => Next::Descriptor,
+                Expects::Rest => Next::Rest,
+                _ => Next::Frame,
+            };
             let probe = || Ok(ring::has_work() || !is_asked && links.probe()?);
             waiter.wait_probing(bounded, next, network_time, probe)?;
         }

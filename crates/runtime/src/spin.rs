@@ -299,8 +299,12 @@ impl Spinner {
 
     fn pays(&self, next: Next, network_time: impl FnOnce() -> Option<Duration>) -> bool {
         let gap = self.gaps.median(next);
-        let shows = || network_time().is_none_or(|network_time| network_time <= NETWORK_TIME_MAX);
-        gap <= self.spin_max() && (gap <= WAKE_UP || next == Next::Descriptor || shows())
+        let shows = || match next {
+            Next::Frame => network_time().is_none_or(|time| time <= NETWORK_TIME_MAX),
+            Next::Rest => false,
+            Next::Descriptor => true,
+        };
+        gap <= self.spin_max() && (gap <= WAKE_UP || shows())
     }
 }
 

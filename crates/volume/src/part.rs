@@ -69,6 +69,9 @@ pub enum Expects {
     Work,
     /// An answer from the network, which takes as long as this there and back.
     Answer(Duration),
+    /// More frames than one of an answer that has begun: who sleeps over some of them misses nothing, since the last one decides when
+    /// the answer is there.
+    Rest,
     /// A request of a client of this machine that has all its answers: its descriptor tells of that.
     Request,
     /// Nothing is on its way.

@@ -349,6 +349,11 @@ impl Initiator {
         at
     }
 
+    /// Of the answer whose data came last, more is missing than one frame brings.
+    pub(crate) fn is_amid_answer(&self) -> bool {
+        self.requests.is_amid_answer()
+    }
+
     /// See [`Session::network_time`](thinwire_proto::Session::network_time).
     pub fn network_time(&self) -> Option<Duration> {
         self.association.session().and_then(Session::network_time)

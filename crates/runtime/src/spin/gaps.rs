@@ -9,6 +9,8 @@ use super::quantile::Quantile;
 pub(crate) enum Next {
     /// A frame, or a disk's completion: a look at the link, or at memory, finds it.
     Frame,
+    /// A frame of an answer that has begun, and is not the last of it: no wake-up shows.
+    Rest,
     /// Something that only a descriptor tells of, such as the next request of a client of this machine that has all
     /// its answers.
     Descriptor,
@@ -18,6 +20,7 @@ pub(crate) enum Next {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gaps {
     frame: [Quantile; 2],
+    rest: [Quantile; 2],
     descriptor: [Quantile; 2],
 }
 
@@ -25,7 +28,7 @@ impl Gaps {
     /// Begins with these for each kind.
     pub fn new(median: Duration, long: Duration) -> Self {
         let both = [Quantile::median(median), Quantile::nine_tenths(long)];
-        Gaps { frame: both, descriptor: both }
+        Gaps { frame: both, rest: both, descriptor: both }
     }
 
     /// What half of the gaps stay below.
@@ -42,6 +45,7 @@ impl Gaps {
     pub fn see(&mut self, next: Next, gap: Duration, most: Duration) {
         let quantiles = match next {
             Next::Frame => &mut self.frame,
+            Next::Rest => &mut self.rest,
             Next::Descriptor => &mut self.descriptor,
         };
         quantiles.iter_mut().for_each(|quantile| quantile.see(gap, most));
@@ -50,6 +54,7 @@ impl Gaps {
     fn of(&self, next: Next) -> &[Quantile; 2] {
         match next {
             Next::Frame => &self.frame,
+            Next::Rest => &self.rest,
             Next::Descriptor => &self.descriptor,
         }
     }
