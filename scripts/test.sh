@@ -7,7 +7,7 @@
 #   scripts/test.sh NAME...      some of: tidy fmt clippy unit build e2e guest sim canaries instructions
 #
 # The last three need a processor and no clock. Beside e2e they run in what its tests, which mostly
-# wait, leave of the processors; what they print is told at the end.
+# wait, leave of the processors, as build does beside unit; what they print is told at the end.
 # TW_SEEDS=A..B changes the simulator's seeds; without it 150 fresh ones follow the fixed, and are named.
 set -uo pipefail
 # Each part is a process group of its own, so that an interrupt reaches all of it and leaves us.
@@ -146,16 +146,29 @@ canaries() { scripts/unit "${long[@]/#/--only=}"; }
 instructions() { scripts/instructions; }
 end_to_end() { /usr/bin/python3 tests/e2e/run.py --bin "$target/release/thinwire" --logs "$logs/$1" "${@:2}"; }
 
+tidy-self() { scripts/tidy --self-test; }
+mutants-self() { scripts/mutants --self-test; }
+
 run_tidy() {
   part tidy scripts/tidy
-  part tidy-self scripts/tidy --self-test
   part mutants scripts/mutants --check
-  part mutants-self scripts/mutants --self-test
+  is_wanted unit || { part tidy-self tidy-self; part mutants-self mutants-self; }
 }
 run_fmt() { part fmt cargo fmt --all --check; }
 run_clippy() { part clippy cargo clippy --workspace --all-targets --locked -- -D warnings; }
-run_unit() { part unit-self scripts/unit --self-test; part unit scripts/unit "${long[@]/#/--but=}"; }
-run_build() { part build release; }
+# Its own build has the processors for itself; beside its tests, many of which wait, what others need is built.
+run_unit() {
+  local others=()
+  part unit-self scripts/unit --self-test
+  part unit-build scripts/unit --build
+  ! is_wanted build || others+=(build)
+  ! is_wanted tidy || others+=(tidy-self mutants-self)
+  [ ${#others[@]} -eq 0 ] || begin_spare "${others[@]}"
+  part unit scripts/unit "${long[@]/#/--but=}"
+  [ ${#others[@]} -eq 0 ] || end_spare "${others[@]}"
+}
+build() { release; }
+run_build() { is_wanted unit || part build build; }
 # Guests need QEMU and a kernel, which are not to be had everywhere: what is missing is told, and is no failure.
 guests() {
   scripts/setup.sh --guest ||
@@ -174,6 +187,8 @@ run_e2e() {
   [ $# -eq 0 ] || end_spare "$@"
 }
 
+is_wanted() { case " ${wanted[*]} " in *" $1 "*) ;; *) false ;; esac; }
+
 known="tidy fmt clippy unit build e2e guest sim canaries instructions"
 wanted=("$@")
 [ $# -gt 0 ] || read -ra wanted <<<"$known"
@@ -189,13 +204,11 @@ if ! scripts/setup.sh --test </dev/null; then
   exit 1
 fi
 beside=()
-case " ${wanted[*]} " in
-  *" e2e "*) for name in sim canaries instructions; do
-    case " ${wanted[*]} " in *" $name "*) beside+=("$name") ;; esac
-  done ;;
-esac
+for name in sim canaries instructions; do
+  if is_wanted e2e && is_wanted "$name"; then beside+=("$name"); fi
+done
 # What runs beside the end-to-end tests must not build what these run.
-case " ${wanted[*]} " in *" build "*) ;; *) [ ${#beside[@]} -eq 0 ] || wanted=(build "${wanted[@]}") ;; esac
+is_wanted build || [ ${#beside[@]} -eq 0 ] || wanted=(build "${wanted[@]}")
 for name in "${wanted[@]}"; do
   case " ${beside[*]} " in *" $name "*) continue ;; esac
   case "$name" in e2e) run_e2e "${beside[@]}" ;; *) "run_$name" ;; esac

@@ -1,5 +1,7 @@
 //! Worlds in which exports are offered in AoE (`docs/aoe.md`): their seeds repeat, and planted faults are found.
 
+mod known;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thinwire_aoe::AoeCanary;
@@ -21,7 +23,7 @@ fn found(planted: AoeCanary, most: u64) {
         let run = || run_story(seed, Story::Aoe, canary, false);
         matches!(catch_unwind(AssertUnwindSafe(run)), Ok(Ok(_)))
     };
-    let at = (0..most).find(|&seed| !passes(seed, Canary::Aoe(planted)));
+    let at = known::first("aoe", planted, 0..most, |seed| !passes(seed, Canary::Aoe(planted)));
     let Some(seed) = at else { panic!("{planted:?}: not found within {most} seeds") };
     assert!(passes(seed, Canary::None), "seed {seed} fails without it, too");
     println!("{planted:?}: seed {seed}");

@@ -1,5 +1,7 @@
 //! Seeds repeat exactly, and broken builds are found out.
 
+mod known;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thinwire_modules::CacheCanary;
@@ -31,14 +33,14 @@ fn a_tree_may_tell_of_a_loss_once_more_for_each_of_its_levels() {
     run_seed(9_602_480, Canary::None, false).unwrap_or_else(|v| panic!("{}", v.0));
 }
 
-/// How many of the first seeds a checker needs to find a broken build; none if it does not.
+/// A seed below `most` by which a checker finds a broken build; none if it does not.
 fn seeds_until_found(canary: Canary, most: u64, wanted: impl Fn(u64) -> bool) -> Option<u64> {
-    let caught = |seed: &u64| {
+    let caught = |seed: u64| {
         // An assertion of the system itself counts as well.
-        let result = catch_unwind(AssertUnwindSafe(|| run_seed(*seed, canary, false)));
+        let result = catch_unwind(AssertUnwindSafe(|| run_seed(seed, canary, false)));
         !matches!(result, Ok(Ok(_)))
     };
-    (0..most).filter(|&seed| wanted(seed)).find(caught)
+    known::first("seeds", canary, 0..most, |seed| wanted(seed) && caught(seed))
 }
 
 /// Each planted fault is found within so many seeds.

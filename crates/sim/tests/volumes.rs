@@ -1,6 +1,8 @@
 //! Worlds with a volume that hosts compose of disks: their seeds repeat, and planted faults are found. Those that need a rarer moment are
 //! found by the rooms of mirrors and pools, which try all moments.
 
+mod known;
+
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -24,7 +26,7 @@ fn found(canary: Canary, most: u64) {
         let run = || run_story(seed, Story::Volumes, canary, false);
         matches!(catch_unwind(AssertUnwindSafe(run)), Ok(Ok(_)))
     };
-    let at = (0..most).find(|&seed| !passes(seed, canary));
+    let at = known::first("volumes", canary, 0..most, |seed| !passes(seed, canary));
     let Some(seed) = at else { panic!("{canary:?}: not found within {most} seeds") };
     assert!(passes(seed, Canary::None), "seed {seed} fails without it, too");
     println!("{canary:?} is found by seed {seed}");
@@ -85,10 +87,11 @@ fn canary_that_gives_back_what_others_have_is_found() {
     found(Canary::Pool(PoolCanary::DeletesShared), 100);
 }
 
-/// A planted fault is found among the crashes of the workloads of these seeds, of which the first is the one that found it last.
+/// A planted fault is found among the crashes of the workloads of these seeds.
 #[track_caller]
 fn found_by_enumeration(canary: Canary, seeds: Range<u64>) {
-    let at = seeds.clone().find(|&seed| enumerate(seed, canary).is_err());
+    let shows = |seed| enumerate(seed, canary).is_err();
+    let at = known::first("enumerate", canary, seeds.clone(), shows);
     let Some(seed) = at else { panic!("{canary:?}: not found within seeds {seeds:?}") };
     assert!(enumerate(seed, Canary::None).is_ok(), "seed {seed} fails without it, too");
     println!("{canary:?} is found by seed {seed}");
@@ -97,7 +100,7 @@ fn found_by_enumeration(canary: Canary, seeds: Range<u64>) {
 /// Those that a world meets too seldom.
 #[test]
 fn canaries_that_need_one_moment_are_found_by_trying_all() {
-    found_by_enumeration(Canary::Mirror(MirrorCanary::IntentAfterData), 6..26);
+    found_by_enumeration(Canary::Mirror(MirrorCanary::IntentAfterData), 0..26);
     found_by_enumeration(Canary::Mirror(MirrorCanary::TwoTruths), 0..20);
     found_by_enumeration(Canary::Pool(PoolCanary::FuaWithoutMap), 0..20);
     found_by_enumeration(Canary::Pool(PoolCanary::FlushWithoutCommit), 0..20);
