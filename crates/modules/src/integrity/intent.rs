@@ -123,8 +123,11 @@ impl Integrity {
             return self.stop(kind);
         }
         let first = finding.block * REGIONS_EACH as u32;
+        // The one that cannot be read may be the newer one, and say of more regions that they were written.
+        let is_known = finding.errors == 0;
         for region in first..self.regions.count().min(first + REGIONS_EACH as u32) {
-            let says = finding.best.as_ref().map(|(_, all)| all[(region - first) as usize]);
+            let best = finding.best.as_ref().filter(|_| is_known);
+            let says = best.map(|(_, all)| all[(region - first) as usize]);
             let is_forgotten = self.canary == IntegrityCanary::Forgetful;
             let is_in_doubt = says != Some(0) && !is_forgotten;
             self.regions.load(region, u8::from(is_in_doubt), says.unwrap_or(u8::MAX));

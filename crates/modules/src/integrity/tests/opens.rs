@@ -42,6 +42,22 @@ fn what_was_open_is_in_doubt() {
     assert_eq!(stale(astray), 0b111);
 }
 
+/// The copy that cannot be read may be the newer one, and say of a region that it is open.
+#[test]
+fn a_copy_of_the_bitmap_that_cannot_be_read_leaves_all_in_doubt() {
+    let (content, number) = killed();
+    for number in [number, number + 1] {
+        let disk = Disk::new(PART_BYTES, content.clone());
+        disk.fail_block(Some(SumLayout::bitmap_at(0, number) / BLOCK));
+        disk.be_prompt(true);
+        let mut volume = open_with(&disk, config(1));
+        volume.poll(&mut Vec::new());
+        let stale = (0..volume.regions.count()).filter(|at| volume.regions.stale(*at) != 0);
+        assert_eq!(stale.collect::<Vec<_>>(), [0, 1, 2], "{number}");
+        volume.wind_up();
+    }
+}
+
 #[test]
 fn a_bitmap_that_cannot_be_read_opens_nothing() {
     let disk = Disk::new(PART_BYTES, made(PART_BYTES));
