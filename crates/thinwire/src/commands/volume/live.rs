@@ -157,7 +157,9 @@ impl OpenElsewhere {
 
     /// Begins a scrub, and waits for it if that is asked for.
     pub fn scrub(&self, from: u64, live: VolumeLive, common: &VolumeCommon) -> Outcome {
+        let before = self.ask(WorkAction::Status, None)?;
         let began = self.ask(WorkAction::Scrub { from }, live.pace)?;
+        refuse_not_begun(&before, &began)?;
         if !live.wait {
             if !common.json {
                 output::complain(
@@ -210,6 +212,9 @@ impl OpenElsewhere {
     /// Has it try again what could not be copied, and waits for the end if that is asked for.
     pub fn resync(&self, live: VolumeLive, common: &VolumeCommon) -> Outcome {
         let nodes = self.ask(WorkAction::Resync, live.pace)?;
+        if works(&nodes).any(|work| work.stopped) {
+            return Err(Failure::failed(STOPPED));
+        }
         if !live.wait {
             return self.say(&nodes, common.json);
         }
@@ -224,8 +229,7 @@ impl OpenElsewhere {
             let mirrors = mirrors.filter_map(|node| node.work.as_ref());
             let busy: Vec<_> = mirrors.filter(|work| work.busy && !work.stopped).collect();
             if works(nodes).any(|work| work.stopped) {
-                let why = "it has stopped: another has one of its legs, or none could go on";
-                return Err(Failure::failed(why));
+                return Err(Failure::failed(STOPPED));
             }
             let left: u64 = busy.iter().map(|work| work.left).sum();
             if left != lacked || !busy.iter().any(|work| work.held_up) {
@@ -311,6 +315,25 @@ impl Used {
             each.collect::<Vec<_>>().join(", ")
         )))
     }
+}
+
+/// Why a resync does not go on.
+const STOPPED: &str = "it has stopped: another has one of its legs, or none could go on";
+
+/// A scrub of something that has stopped ends as it begins.
+fn refuse_not_begun(before: &[NodeStatus], began: &[NodeStatus]) -> Outcome {
+    let scrub = |node: &'_ NodeStatus| node.work.as_ref().map(|work| work.scrub.clone());
+    let number = |at: usize| before.get(at).and_then(scrub).map_or(0, |scrub| scrub.number);
+    let scrubs = began.iter().enumerate().filter_map(|(at, node)| Some((at, scrub(node)?)));
+    for (at, scrub) in scrubs {
+        if scrub.failed && !scrub.running && scrub.number != number(at) {
+            return Err(Failure::failed(format!(
+                "the {} has stopped, and nothing of it can be read: another has it, or a part of it has failed; `thinwire volume status` says which",
+                scrub.kind
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn works(nodes: &[NodeStatus]) -> impl Iterator<Item = &WorkStatus> {
