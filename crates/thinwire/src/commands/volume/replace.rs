@@ -279,6 +279,17 @@ fn label_part(
     if let Err(error @ (LabelError::Unfit { .. } | LabelError::Unread(_))) = &found {
         return refused(error.to_string());
     }
+    // Whatever is said: by another name it may be the last that has all data.
+    if let Ok(Finding::Label(found)) = &found
+        && found.label.whole == whole.uuid
+        && usize::from(found.label.role) != leg
+        && whole.described().contains(&usize::from(found.label.role))
+    {
+        return refused(format!(
+            "is leg {} of this mirror, by another name: use another disk",
+            found.label.role
+        ));
+    }
     let geometry = part[0].volume().geometry();
     if geometry.features.read_only {
         return refused("cannot be written".into());
