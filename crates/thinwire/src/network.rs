@@ -50,8 +50,13 @@ pub trait NetworkLeaf {
     /// reads, or its protocol has none.
     fn granted(&self) -> (Identity, u64);
 
-    /// It only reads, and its target says that somebody else may be writing. Other protocols do not tell.
+    /// It only reads, and its target says that somebody else may be writing.
     fn is_held(&self) -> bool {
+        false
+    }
+
+    /// Its protocol tells who only reads whether somebody else writes.
+    fn tells_of_writers(&self) -> bool {
         false
     }
 

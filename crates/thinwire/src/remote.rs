@@ -310,6 +310,10 @@ impl NetworkLeaf for RemoteLeaf {
         (initiator.identity(), generation)
     }
 
+    fn tells_of_writers(&self) -> bool {
+        true
+    }
+
     fn is_held(&self) -> bool {
         self.members.reports(Time::ZERO).iter().any(|report| report.is_held)
     }

@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use thinwire_modules::Dealt;
 use thinwire_modules::cuts::OfCut;
+use thinwire_modules::{Dealt, Module};
 use thinwire_volume::{Port, Volume};
 
 use super::outline::Outline;
@@ -94,7 +94,7 @@ impl Build<'_> {
             self.taken = next;
         }
         if *labels {
-            self.refuse_held(spec, &self.leaves[first..self.taken])?;
+            self.refuse_held((spec, module), &self.leaves[first..self.taken])?;
         }
         if *labels && module.has_volumes() {
             let built: Outcome<Vec<_>> = built.into_iter().collect();
@@ -169,11 +169,22 @@ impl Build<'_> {
     }
 
     /// Whoever writes may have dropped a leg, or be about to give a block to another volume (rule 26).
-    fn refuse_held(&self, spec: &VolumeSpec, leaves: &[Leaf]) -> Outcome {
+    fn refuse_held(&self, (spec, module): (&VolumeSpec, &Module), leaves: &[Leaf]) -> Outcome {
         let held = leaves.iter().find_map(|leaf| match leaf {
             Leaf::Remote(leaf) if leaf.is_held() => Some(leaf.uri()),
             _ => None,
         });
+        let may_be = |leaf: &&Leaf| matches!(leaf, Leaf::Remote(leaf) if !leaf.tells_of_writers());
+        let untold = leaves.iter().find(may_be).filter(|_| self.opening.read_only);
+        if let (Some(Leaf::Remote(leaf)), true) =
+            (untold, module.is_mirror() || module.has_volumes())
+        {
+            return Err(Failure::failed(format!(
+                "cannot open {spec}: nobody tells here whether {} is being written by somebody else, and whoever reads beside a writer may read \
+                 what is old: reach it by tw://, or read it where it is used",
+                leaf.uri()
+            )));
+        }
         match held {
             Some(uri) => Err(Failure {
                 kind: FailureKind::Busy,
