@@ -166,7 +166,11 @@ impl Module {
 
     /// What of these options stands in labels, and so is the same as long as the whole is there; the rest is about how it is used.
     pub fn kept_options(&self, options: &Options) -> Options {
-        options.without(&mirror::LEG_TIMEOUT)
+        match *self == qos::MODULE {
+            // Limits may be others each time.
+            true => Options::default(),
+            false => options.without(&mirror::LEG_TIMEOUT),
+        }
     }
 
     /// Where data starts on its parts, in bytes.

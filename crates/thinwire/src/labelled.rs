@@ -18,6 +18,7 @@ use thinwire_modules::{
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::{ErrorKind, Io, Op, Token, Volume};
 
+use crate::adoption::{Adoptions, adopt};
 use crate::crypted::{Unlocked, unlock};
 use crate::error::{Failure, Outcome};
 use crate::growth::{Grown, GrowthNotes};
@@ -46,6 +47,8 @@ pub struct Opening<'a> {
     pub pool: Option<&'a PoolPlace>,
     /// What has labels grows by what its parts have grown by: where that is noted.
     pub growth: Option<&'a GrowthNotes>,
+    /// Parts are taken that hold another content than when they got their labels: where that is noted.
+    pub adopt: Option<&'a Adoptions>,
 }
 
 /// By what a volume is known of which snapshots can be taken as one, and whether something above buffers writes: then none are.
@@ -158,6 +161,11 @@ pub fn assemble_whole(
         // Somebody else opens it for writing, perhaps: some labels were read before that, and some behind.
         (readers, seen) = read_all(host, children, BESIDE_TOKEN, by, None)?;
     }
+    if is_written {
+        let mut parts: Vec<_> = seen.into_iter().map(Some).collect();
+        adopt(&mut parts, specs, (by.adopt, by.wish));
+        seen = parts.into_iter().flatten().collect();
+    }
     for (place, part) in seen.iter().enumerate() {
         let Ok(Finding::Label(found)) = &part.found else { continue };
         if let Some(fault) = &found.passed_over {
@@ -180,7 +188,8 @@ pub fn assemble_whole(
     }
     let mut whole = assemble(&seen)
         .map_err(|error| Failure::failed(error.describe(&|place| specs[place].to_string())))?;
-    if (whole.module, &whole.options) != (module, options) {
+    let is_kept = || module.kept_options(&whole.options) == module.kept_options(options);
+    if whole.module != module || !is_kept() {
         let said = |module: &Module, options: &Options| {
             let options = options.iter().map(|(name, value)| format!(", {name} = {value}"));
             format!("kind = \"{}\"{}", module.name, options.collect::<String>())

@@ -18,6 +18,7 @@
 //! | [`commands`] | one file for each command |
 
 mod admitted;
+mod adoption;
 pub mod aoe;
 pub mod attachment;
 pub mod bench;

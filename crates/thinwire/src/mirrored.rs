@@ -8,12 +8,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thinwire_modules::meta::{Finding, Label, Labels, SeenPart};
 use thinwire_modules::mirror::{
     DrawGeneration, FoundMirror, Generation, LEG_LABEL_TOKEN, Mirror, MirrorAsk, MirrorConfig,
-    MirrorDesk, MirrorError, MirrorLeg, OpeningRefusal, find_mirror,
+    MirrorDesk, MirrorError, MirrorLeg, OpeningRefusal, OpeningWish, find_mirror,
 };
 use thinwire_modules::{Module, Options, mirror};
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::Volume;
 
+use crate::adoption::adopt;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::growth::{Grown, WholeDesk};
 use crate::host::Host;
@@ -89,6 +90,10 @@ pub fn open_mirror(
     let mut seen: Vec<Option<SeenPart>> = vec![None; specs.len()];
     for (&place, part) in of_place.iter().zip(found) {
         seen[place] = Some(part);
+    }
+    if !by.read_only {
+        // A decision on this mirror is none on what its legs are.
+        adopt(&mut seen, specs, (by.adopt, OpeningWish::default()));
     }
     let whole = find_mirror(&seen)
         .map_err(|error| Failure::failed(error.describe(&|place| specs[place].to_string())))?;

@@ -16,6 +16,7 @@ use thinwire_modules::cuts::Cutter;
 use thinwire_modules::mirror::OpeningWish;
 use thinwire_modules::thin::ThinPool;
 
+use crate::adoption::Adoptions;
 use crate::attachment::shown::Shown;
 use crate::bench::NodeStages;
 use crate::cli::{Submission, WhenAwayArg, WireArgs};
@@ -53,6 +54,8 @@ pub struct VolumeOptions {
     pub pool: Option<PoolPlace>,
     /// What has labels grows by what its parts have grown by: where that is noted.
     pub growth: Option<GrowthNotes>,
+    /// Parts are taken that hold another content than when they got their labels: where that is noted.
+    pub adopt: Option<Adoptions>,
     /// Fence the writer that holds a remote volume, or is on record of a local one.
     pub take_over: bool,
     /// What requests get while the target is away.
@@ -104,6 +107,7 @@ impl VolumeOptions {
             wish: OpeningWish::default(),
             pool: None,
             growth: None,
+            adopt: None,
             take_over: false,
             when_away: WhenAwayArg::Wait,
             losses_are_heard: false,

@@ -440,7 +440,8 @@ impl AssemblyError {
             }
             AssemblyError::OtherContent { place } => format!(
                 "{} has the label of a part, and is another volume than the one that got it: a copy without its \
-                 identity (its extended attributes), or something put in its place; put the part back",
+                 identity (its extended attributes), something put in its place, or what was rolled back or decided on below it; put the part back, or, \
+                 if it is that part all the same, `thinwire volume adopt` puts on record what it is now",
                 called(*place)
             ),
             AssemblyError::Missing { name, roles, count } => {

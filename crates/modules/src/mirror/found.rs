@@ -44,7 +44,7 @@ pub fn find_mirror(seen: &[Option<SeenPart>]) -> Result<FoundMirror, AssemblyErr
             Ok(Finding::Label(_)) => {
                 let error = AssemblyError::OtherContent { place };
                 passed_over
-                    .push((place, "holds another content than when it got its label".into()));
+                    .push((place, "holds another content than when it got its label (`thinwire volume adopt`, if it is the leg all the same)".into()));
                 refused = refused.or(Some(error));
             }
             Ok(Finding::Blank) => {

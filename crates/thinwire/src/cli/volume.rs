@@ -309,6 +309,28 @@ that was made with a size.")]
         #[allow(missing_docs)]
         common: VolumeCommon,
     },
+    /// Take parts that hold another content than when they got their labels for what their labels say
+    #[command(after_help = "\
+Examples:
+  thinwire volume adopt pool.toml#wide
+  thinwire volume adopt --key alice --json pool.toml#secret
+
+A label says which volume got it: a disk by its serial number, a file by an attribute, an export by its identity, which changes with its content. A part that
+is not that any more is refused, since it may be something older that was put in its place. Of a part that is what it was all the same (a disk that is known by another name, or has
+been made larger and has no serial number; a file that was restored without its attributes; a volume of a pool that was rolled back) this puts on record what it
+is now, and says so. What else is wrong with parts, as that one is an old copy, or that two are one, is refused as always. Nobody may be using the volume.
+
+What stands on a mirror of which is decided that it goes on without a leg (`volume resync --degraded` or `--from`, named by the volume on top) is adopted with that.")]
+    Adopt {
+        /// The volume, FILE.toml#NAME
+        volume: VolumeSpec,
+        /// Take parts away from the writer that holds them or is on record, fencing that one for good
+        #[arg(long)]
+        take_over: bool,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
     /// Show how full a pool is, and its volumes; of a volume over several pools its snapshots; of any other what `volume status` does
     #[command(after_help = "\
 Examples:

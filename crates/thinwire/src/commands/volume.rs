@@ -12,6 +12,7 @@
 //! * `resync.rs`: legs of mirrors get what they lack
 //! * `scrub.rs`: all is read, and mended where that can be known
 
+mod adopt;
 mod check;
 mod create;
 mod cut;
@@ -88,6 +89,10 @@ pub fn run(args: &VolumeArgs) -> Outcome {
             ))),
             (None, None) => grow::grow(volume, *take_over, common),
         },
+        VolumeAction::Adopt { volume, take_over, common } => {
+            adopt::check(volume)?;
+            adopt::adopt(volume, *take_over, common)
+        }
         VolumeAction::Show { pool, common, .. } if pool.can_be_cut() => {
             cut::act(pool, &PoolRequest::Show { space: false }, common)
         }

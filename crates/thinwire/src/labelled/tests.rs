@@ -197,6 +197,7 @@ fn who_reads_while_it_is_opened_looks_again() {
             wish: OpeningWish::default(),
             pool: None,
             growth: None,
+            adopt: None,
         };
         let opened =
             open_whole(&host, (module, options, None), specs, (vec![late, other], None), &by);

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use thinwire_runtime::clock::entropy_bytes;
 use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
 use thinwire_runtime::serve::{Awaited, OpenedLeaf, Tended};
 use thinwire_volume::{Identity, Port, Volume};
@@ -119,7 +120,7 @@ impl Tree {
             };
             let may_change = matches!(failure.kind, FailureKind::Absent | FailureKind::Busy);
             let may_lack = spec.leaves_that_may_lack().contains(&true);
-            if options.patience.is_some() || !may_change || !may_lack {
+            if options.patience.is_some() || !may_change || !(may_lack || has_several(spec)) {
                 return Err(failure);
             }
             if failure.message != told {
@@ -127,7 +128,9 @@ impl Tree {
                 told = failure.message;
             }
             let interrupt = Interrupt { signals, stop: disk_options.stop.as_deref() };
-            let until = Instant::now() + TRY_AGAIN_AFTER;
+            // Two that let go at the same time do not ask again at the same time.
+            let apart = u32::from(entropy_bytes()[0]) * TRY_AGAIN_AFTER / u32::from(u8::MAX);
+            let until = Instant::now() + TRY_AGAIN_AFTER + apart;
             while Instant::now() < until {
                 host.turn(Wait::Until(until.min(Instant::now() + NAP)))?;
                 if interrupt.has_come() {
@@ -177,6 +180,7 @@ impl Tree {
                     wish: options.wish,
                     pool: options.pool.as_ref(),
                     growth: options.growth.as_ref(),
+                    adopt: options.adopt.as_ref(),
                 };
                 let Bottom { leaves, returning, pools, lacking, .. } = &mut bottom;
                 let (opening, leaves, ports) = (&opening, &leaves[..], &mut ports);
@@ -245,11 +249,13 @@ impl Tree {
         let stop = disk_options.stop.clone();
         let (all, places) = (spec.leaves(), spec.leaf_places());
         let may_lack = spec.leaves_that_may_lack();
-        // Who waits for ever waits for what there has to be, and for nobody who writes there.
+        // Who waits for ever waits for what there has to be, and for nobody who writes there; nor while it has a part of the
+        // leaves: another who waits may have the rest, and would wait for these.
         let patience = options.patience.or(Some(ATTACH_PATIENCE));
+        let is_bounded = has_several(spec);
         let are_read = spec.leaves_that_are_read();
         let each = |at: usize| VolumeOptions {
-            patience: if may_lack[at] { patience } else { options.patience },
+            patience: if may_lack[at] || is_bounded { patience } else { options.patience },
             read_only: options.read_only || are_read[at],
             ..options.clone()
         };
@@ -399,3 +405,8 @@ pub type Tend = Box<dyn FnMut() -> Tended>;
 
 /// See [`Tree::into_parts`].
 pub type TellOutline = Box<dyn Fn() -> Vec<OutlineNode>>;
+
+/// More than one of its leaves is reached over links, and may be granted to another meanwhile.
+fn has_several(spec: &VolumeSpec) -> bool {
+    spec.leaves().iter().filter(|leaf| leaf.is_network()).count() > 1
+}
