@@ -19,6 +19,12 @@ fn a_seed_repeats_exactly() {
     }
 }
 
+/// The snapshots of whoever has the volume are not over when somebody ends who never had it.
+#[test]
+fn a_cut_is_not_over_with_the_run_of_another() {
+    run_story(5129, Story::Volumes, Canary::None, false).unwrap_or_else(|v| panic!("{}", v.0));
+}
+
 /// A planted fault is found within so many seeds.
 #[track_caller]
 fn found(canary: Canary, most: u64) {

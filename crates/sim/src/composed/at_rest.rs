@@ -284,7 +284,7 @@ impl<'a> AtRest<'a> {
         let refused = |e| Violation(format!("a pool at rest: {e:?}"));
         let (_, thin) = self.grow(Growing::pool(shape)).map_err(refused)?;
         let thin = thin.expect("it is a pool");
-        cuts.find(&thin)?;
+        cuts.find(0, &thin)?;
         for number in cuts.numbers() {
             let volume = thin.open_volume(number);
             let mut volume = volume.map_err(|e| Violation(format!("snapshot {number}: {e}")))?;

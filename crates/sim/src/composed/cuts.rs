@@ -42,23 +42,27 @@ pub struct Cuts {
     /// Likewise.
     pub to_delete: u32,
     cuts: Vec<Cut>,
-    under_way: Option<(OpNumber, Task)>,
-    /// One that is looked at, by its number.
-    looks: Option<(u64, ThinVolume)>,
+    /// By which run. Others come and go meanwhile, some of which never have the volume.
+    under_way: Option<(u32, OpNumber, Task)>,
+    /// One that is looked at, by its number, and by which run.
+    looks: Option<(u32, u64, ThinVolume)>,
+    /// The run that has found the numbers.
+    found_by: u32,
     drawn: u64,
     /// Disks below the pool may fail what no module makes good.
     pub may_fail: bool,
 }
 
 impl Cuts {
-    /// Nothing is under way, and nothing else is wanted.
-    pub fn are_settled(&self) -> bool {
-        self.under_way.is_none() && self.looks.is_none()
+    /// Nothing is under way by that run, and nothing else is wanted.
+    pub fn are_settled(&self, run: u32) -> bool {
+        self.under_way.as_ref().is_none_or(|(of, ..)| *of != run)
+            && self.looks.as_ref().is_none_or(|(of, ..)| *of != run)
     }
 
-    /// Begins what is wanted, if it can be begun.
-    pub fn begin(&mut self, thin: &ThinPool, model: &Model) {
-        if !self.are_settled() {
+    /// Begins what is wanted, if it can be begun. Who is not the last that has opened the pool does not, and nobody beside another.
+    pub fn begin(&mut self, run: u32, thin: &ThinPool, model: &Model) {
+        if self.found_by != run || self.under_way.is_some() || self.looks.is_some() {
             return;
         }
         if self.to_take > 0 {
@@ -78,28 +82,31 @@ impl Cuts {
                 number: None,
                 began: Vec::new(),
             };
-            self.under_way = Some((thin.begin(op), Task::Take(cut)));
+            self.under_way = Some((run, thin.begin(op), Task::Take(cut)));
         } else if self.to_delete > 0 {
             self.to_delete -= 1;
             let Some(at) = self.cuts.iter().position(|cut| cut.number.is_some()) else { return };
             let mut cut = self.cuts.remove(at);
             cut.is_sure = false;
             let volume = cut.number.expect("just looked at");
-            self.under_way = Some((thin.begin(PoolOp::Delete { volume }), Task::Delete(cut)));
+            self.under_way = Some((run, thin.begin(PoolOp::Delete { volume }), Task::Delete(cut)));
         }
     }
 
-    /// Hears how what was begun has ended.
+    /// Hears how what that run has begun has ended.
     ///
     /// # Errors
     /// It has not, for no reason that there is.
     pub fn tend(
         &mut self,
+        run: u32,
         thin: &ThinPool,
         model: &Model,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
-        if let Some((number, volume)) = &mut self.looks {
+        if let Some((of, number, volume)) = &mut self.looks
+            && *of == run
+        {
             let (mut done, number) = (Vec::new(), *number);
             volume.poll(&mut done);
             if let Some(read) = done.pop() {
@@ -113,12 +120,19 @@ impl Cuts {
         let mut ended = Vec::new();
         thin.poll_ops(&mut ended);
         for (number, result) in ended {
-            let Some((_, task)) = self.under_way.take_if(|(of, _)| *of == number) else { continue };
+            let is_it = |(of, begun, _): &mut (u32, OpNumber, Task)| (*of, *begun) == (run, number);
+            let Some((.., task)) = self.under_way.take_if(is_it) else { continue };
             match (task, result) {
                 (Task::Take(mut cut), Ok(PoolDone::Created { volume })) => {
                     coverage.cuts_taken += 1;
                     cut.ceiling = model.last_version();
                     (cut.is_sure, cut.number) = (true, Some(volume));
+                    if self.found_by != run {
+                        // Another has opened the pool meanwhile: whoever opens it next finds it.
+                        cut.number = None;
+                        self.cuts.push(cut);
+                        continue;
+                    }
                     self.cuts.push(cut);
                     let mut opened = match thin.open_volume(volume) {
                         Ok(opened) => opened,
@@ -127,7 +141,7 @@ impl Cuts {
                     };
                     let bytes = opened.geometry().bytes.min(LOOK_BYTES);
                     opened.submit(Io::new(1, Op::Read, 0, bytes));
-                    self.looks = Some((volume, opened));
+                    self.looks = Some((run, volume, opened));
                 }
                 (Task::Delete(_), Ok(_)) => coverage.cuts_deleted += 1,
                 // Disks that are away for long hold up everybody.
@@ -150,23 +164,27 @@ impl Cuts {
         Ok(())
     }
 
-    /// The process is gone: of what was under way nobody knows.
-    pub fn run_ended(&mut self, model: &Model) {
-        if let Some((_, Task::Take(mut cut) | Task::Delete(mut cut))) = self.under_way.take() {
+    /// The process of that run is gone: of what it had under way nobody knows.
+    pub fn run_ended(&mut self, run: u32, model: &Model) {
+        let under_way = self.under_way.take_if(|(of, ..)| *of == run);
+        if let Some((.., Task::Take(mut cut) | Task::Delete(mut cut))) = under_way {
             cut.ceiling = if cut.ceiling == 0 { model.last_version() } else { cut.ceiling };
             cut.number = None;
             self.cuts.push(cut);
         }
-        self.looks = None;
+        self.looks.take_if(|(of, ..)| *of == run);
         // Numbers are looked up by whoever opens the pool next.
-        self.cuts.iter_mut().for_each(|cut| cut.number = None);
+        if self.found_by == run {
+            self.cuts.iter_mut().for_each(|cut| cut.number = None);
+        }
     }
 
-    /// A pool was opened: which numbers they have there.
+    /// A pool was opened by that run: which numbers they have there.
     ///
     /// # Errors
     /// One that was told to be there is not.
-    pub fn find(&mut self, thin: &ThinPool) -> Result<(), Violation> {
+    pub fn find(&mut self, run: u32, thin: &ThinPool) -> Result<(), Violation> {
+        self.found_by = run;
         let report = thin.report();
         for cut in &mut self.cuts {
             let found = report.volumes.iter().find(|volume| volume.name == cut.name);

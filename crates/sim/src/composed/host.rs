@@ -169,8 +169,8 @@ impl VolumeHost {
         process.disks.harvest(coverage);
         self.user.begin(0);
         self.machine.deadline = u64::MAX;
-        volume.cuts.run_ended(&volume.model);
-        volume.whole_cuts.run_ended(&mut volume.model);
+        volume.cuts.run_ended(self.run, &volume.model);
+        volume.whole_cuts.run_ended(self.run, &mut volume.model);
         volume.model.run_ended(self.run);
     }
 
@@ -270,7 +270,7 @@ impl VolumeHost {
                 return Ok(Some(ambush));
             }
         }
-        self.cut_turns = match scene.volume.whole_cuts.are_settled() {
+        self.cut_turns = match scene.volume.whole_cuts.are_settled(self.run) {
             true => 0,
             false => self.cut_turns + 1,
         };
@@ -426,7 +426,7 @@ impl VolumeHost {
                 *stage = Stage::Serving(volume);
                 self.machine.dirty = true;
                 if let (Some(thin), true) = (thins.first(), is_writer) {
-                    scene.volume.cuts.find(thin)?;
+                    scene.volume.cuts.find(self.run, thin)?;
                 }
                 if found != expected {
                     let text = format!("it is {found:?}, and was {expected:?}");
@@ -464,7 +464,7 @@ impl VolumeHost {
         volume.poll_events(&mut events);
         if events.contains(&VolumeEvent::Lost) {
             self.user.on_loss(user_scene.model);
-            whole_cuts.on_loss();
+            whole_cuts.on_loss(self.run);
             user_scene.coverage.composed_losses += 1;
         }
         self.machine.dirty |= !done.is_empty();
@@ -526,21 +526,26 @@ impl VolumeHost {
         let coverage = &mut *scene.coverage;
         let mut user_scene = UserScene { now, model, life, coverage, due, is_thin };
         let told = match (thins.first(), &cutter) {
-            (_, Some(cutter)) => whole_cuts.tend(cutter, user_scene.model, user_scene.coverage),
-            (Some(thin), None) => cuts.tend(thin, user_scene.model, user_scene.coverage),
+            (_, Some(cutter)) => {
+                whole_cuts.tend(self.run, cutter, user_scene.model, user_scene.coverage, trace)
+            }
+            (Some(thin), None) => cuts.tend(self.run, thin, user_scene.model, user_scene.coverage),
             (None, None) => Ok(()),
         };
         told.map_err(|v| Violation(format!("{} (run {}): {}", self.name, self.run, v.0)))?;
         if !self.is_closing {
             self.user.submit_more(&mut **volume, &mut user_scene, trace);
             match (thins.first(), &cutter) {
-                (_, Some(cutter)) => whole_cuts.begin(cutter, user_scene.model, cuts),
-                (Some(thin), None) => cuts.begin(thin, user_scene.model),
+                (_, Some(cutter)) => {
+                    whole_cuts.begin(self.run, cutter, user_scene.model, cuts, trace);
+                }
+                (Some(thin), None) => cuts.begin(self.run, thin, user_scene.model),
                 (None, None) => {}
             }
             return Ok(None);
         }
-        if self.user.outstanding() > 0 || !cuts.are_settled() || !whole_cuts.are_settled() {
+        let is_settled = cuts.are_settled(self.run) && whole_cuts.are_settled(self.run);
+        if self.user.outstanding() > 0 || !is_settled {
             return Ok(None);
         }
         // A mirror makes durable what it has been given before it says that nothing is open.

@@ -46,7 +46,9 @@ enum Task {
 #[derive(Default)]
 pub struct WholeCuts {
     cuts: Vec<WholeCut>,
-    under_way: Option<(CutNumber, Task)>,
+    /// By which run. Others come and go meanwhile, some of which never have the volume: it is over with that run, and with no other, and each counts
+    /// its numbers from 1 on.
+    under_way: Option<(u32, CutNumber, Task)>,
     drawn: u64,
 }
 
@@ -55,13 +57,20 @@ fn wrong<T>(why: String) -> Result<T, Violation> {
 }
 
 impl WholeCuts {
-    /// Nothing is under way.
-    pub fn are_settled(&self) -> bool {
-        self.under_way.is_none()
+    /// Nothing is under way by that run.
+    pub fn are_settled(&self, run: u32) -> bool {
+        self.under_way.as_ref().is_none_or(|(of, ..)| *of != run)
     }
 
-    /// Begins what is wanted.
-    pub fn begin(&mut self, cutter: &Cutter, model: &mut Model, wanted: &mut Cuts) {
+    /// Begins what is wanted; what it has begun is told to `trace`.
+    pub fn begin(
+        &mut self,
+        run: u32,
+        cutter: &Cutter,
+        model: &mut Model,
+        wanted: &mut Cuts,
+        trace: &mut dyn FnMut(&str, u64),
+    ) {
         if self.under_way.is_some() {
             return;
         }
@@ -74,37 +83,45 @@ impl WholeCuts {
             let cut = WholeCut { id, floors, ceiling: u64::MAX, acks, is_in_doubt, stands };
             model.note_acks();
             let ask = CutAsk::Take { id, name: format!("cut{}", self.drawn), at: 0 };
-            self.under_way = Some((cutter.ask(ask), Task::Take(cut)));
+            trace("cuts", id);
+            self.under_way = Some((run, cutter.ask(ask), Task::Take(cut)));
         } else if wanted.to_delete > 0 {
             wanted.to_delete -= 1;
             let is_there = |cut: &WholeCut| cut.stands == Stands::There;
             let Some(at) = self.cuts.iter().position(is_there) else { return };
             let cut = self.cuts.remove(at);
-            self.under_way = Some((cutter.ask(CutAsk::Drop { id: cut.id }), Task::Delete(cut)));
+            trace("drops cut", cut.id);
+            let number = cutter.ask(CutAsk::Drop { id: cut.id });
+            self.under_way = Some((run, number, Task::Delete(cut)));
         }
     }
 
-    /// What was acknowledged and not flushed may be lost.
-    pub fn on_loss(&mut self) {
-        if let Some((_, Task::Take(cut))) = &mut self.under_way {
-            cut.is_in_doubt = true;
+    /// What was acknowledged to that run and not flushed may be lost.
+    pub fn on_loss(&mut self, run: u32) {
+        if let Some((of, _, Task::Take(cut))) = &mut self.under_way {
+            cut.is_in_doubt |= *of == run;
         }
     }
 
-    /// Hears how what was begun has ended.
+    /// Hears how what that run has begun has ended, and tells it to `trace`.
     ///
     /// # Errors
     /// It has not, for no reason that there is.
     pub fn tend(
         &mut self,
+        run: u32,
         cutter: &Cutter,
         model: &mut Model,
         coverage: &mut Coverage,
+        trace: &mut dyn FnMut(&str, u64),
     ) -> Result<(), Violation> {
         let mut ended = Vec::new();
         cutter.poll_ended(&mut ended);
         for (number, result) in ended {
-            let Some((_, task)) = self.under_way.take_if(|(of, _)| *of == number) else { continue };
+            let is_it =
+                |(of, begun, _): &mut (u32, CutNumber, Task)| (*of, *begun) == (run, number);
+            let Some((.., task)) = self.under_way.take_if(is_it) else { continue };
+            trace("has cut", u64::from(result.is_ok()));
             let cut = match (task, result) {
                 (_, Err(error @ (CutError::ReadOnly | CutError::Buffered))) => {
                     return wrong(format!("a cut ended with {error}"));
@@ -139,14 +156,14 @@ impl WholeCuts {
         Ok(())
     }
 
-    /// The process is gone: of what was under way nobody knows.
-    pub fn run_ended(&mut self, model: &mut Model) {
-        match self.under_way.take() {
-            Some((_, Task::Take(mut cut))) => {
+    /// The process of that run is gone: of what it had under way nobody knows.
+    pub fn run_ended(&mut self, run: u32, model: &mut Model) {
+        match self.under_way.take_if(|(of, ..)| *of == run) {
+            Some((.., Task::Take(mut cut))) => {
                 (cut.ceiling, cut.acks) = (model.last_version(), model.take_acks());
                 self.cuts.push(cut);
             }
-            Some((_, Task::Delete(cut))) => {
+            Some((.., Task::Delete(cut))) => {
                 self.cuts.push(WholeCut { stands: Stands::MayBe, ..cut });
             }
             None => {}
