@@ -38,6 +38,8 @@ pub struct Labels {
     token: Token,
     pool: Pool,
     known: Known,
+    /// What the older of two labels that were read has as its state.
+    older: Option<Vec<u8>>,
     task: Option<Task>,
     canary: LabelsCanary,
 }
@@ -113,7 +115,13 @@ impl Labels {
     /// for them is from `pool`.
     pub fn new(token: Token, pool: &Pool) -> Self {
         let canary = LabelsCanary::default();
-        Labels { token, pool: pool.clone(), known: Known::Nothing, task: None, canary }
+        let known = Known::Nothing;
+        Labels { token, pool: pool.clone(), known, older: None, task: None, canary }
+    }
+
+    /// The state of the older label, if two were read: what is found there if the newest rots before another one is written.
+    pub fn older_state(&self) -> Option<&[u8]> {
+        self.older.as_deref()
     }
 
     /// Nothing is under way.
@@ -280,6 +288,10 @@ impl Labels {
         let copies = [0, 1].map(|copy| Label::decode(&images[copy]));
         let [a, b] = [0, 1].map(|copy| copies[copy].as_ref().ok().map(|label| label.generation));
         let newest = usize::from(a <= b);
+        self.older = match &copies {
+            [Ok(a), Ok(b)] => Some([a, b][1 - newest].state.clone()),
+            _ => None,
+        };
         let judged = judge(copies, volume.geometry().bytes);
         self.known = match &judged {
             // The first label goes to copy 1.

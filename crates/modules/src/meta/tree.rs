@@ -20,7 +20,8 @@
 //! counts change by is bounded by [`TreesConfig::counts_max`] likewise. More is not begun before a commit ([`TreeStop::Commit`]).
 //!
 //! *Room.* Changes that take nodes end while enough are free for those that give back, and those while enough are free for a
-//! commit (rule 14). What was freed is given out again when the commit that frees it is durable (rule 10).
+//! commit (rule 14). What was freed is given out again when the commit behind the one that frees it is durable (rule 10): until then a label has it, on
+//! which one falls back if the newest rots. Such a commit need not change anything ([`Trees::is_in_both`]).
 //!
 //! *Failures.* A commit that fails is the last: the part has the commit before (or this one, if it is the label that failed), and
 //! all changes are refused until the trees are opened anew. Lookups go on to see what was applied. A damaged node stops what needs
@@ -151,6 +152,8 @@ pub(crate) enum TreeCanary {
     ReusesAtOnce,
     /// What the commit under way frees is given out before that is durable.
     ReusesEarly,
+    /// What a commit has freed is given out as soon as that is durable.
+    ReusesAtLabel,
     /// What is free is looked for in a map that is being changed.
     LooksInChangingMap,
     /// A shared node is changed where it stands.
@@ -172,8 +175,11 @@ pub struct Trees {
     label: Label,
     canary: TreeCanary,
     rows_max: Option<usize>,
-    /// The last commit that is durable.
+    /// The last commit that is durable; the label before it is of the same trees; and that was found like that when they were opened, so that nobody
+    /// knows what it has.
     committed: TreeState,
+    is_in_both: bool,
+    has_older: bool,
     /// Of the open transaction.
     generation: u64,
     nodes_total: u64,

@@ -41,6 +41,8 @@ pub(super) struct Commits {
     pub losses: u32,
     /// Runs of blocks that durable commits have freed and that are to be discarded: the first, and how many.
     freed: VecDeque<(u64, u64)>,
+    /// How many blocks are in these runs, and being discarded.
+    pub freed_blocks: u64,
     discarding: u32,
     blocks: Vec<u64>,
     /// I/Os that are given blocks, and those that wait to be.
@@ -61,6 +63,7 @@ impl Commits {
             undo_under_way: Vec::new(),
             losses: 0,
             freed: VecDeque::new(),
+            freed_blocks: 0,
             discarding: 0,
             blocks: Vec::new(),
             provisioning: 0,
@@ -233,6 +236,7 @@ impl Core {
         let mut blocks = std::mem::take(&mut self.commits.blocks);
         self.trees.take_freed(&mut blocks);
         blocks.sort_unstable();
+        self.commits.freed_blocks += blocks.len() as u64;
         let most = (DISCARD_BYTES_MAX >> self.head.block_shift).max(1);
         for block in blocks.drain(..) {
             match self.commits.freed.back_mut() {
@@ -241,8 +245,17 @@ impl Core {
             }
         }
         self.commits.blocks = blocks;
+        if !self.trees.is_in_both() {
+            // What it has freed comes back with another one.
+            self.commits.on_change(self.now);
+        }
         self.ripe.extend(self.syncing.drain(..));
         self.wake_stalled();
+    }
+
+    /// Something waits for a commit, or for one more.
+    pub(super) fn wants_commit(&self) -> bool {
+        self.trees.has_changes() || !self.trees.is_in_both()
     }
 
     /// Whoever waits for room looks again.
@@ -272,6 +285,7 @@ impl Core {
     /// Blocks were discarded, or could not be, which changes nothing for whoever gets them.
     pub(super) fn on_discarded(&mut self, first: u64, count: u64) {
         self.commits.discarding -= 1;
+        self.commits.freed_blocks -= count;
         if self.canary == PoolCanary::GivesOutEarly {
             return;
         }

@@ -107,7 +107,7 @@ impl Core {
         if self.stalled.is_empty() || self.commits.is_under_way() || self.commits.is_wanted {
             return;
         }
-        match self.trees.has_changes() && !self.commits.is_stopped() {
+        match self.wants_commit() && !self.commits.is_stopped() {
             true => self.commits.is_wanted = true,
             false if self.may_come() => {}
             false => self.wake_stalled(),
@@ -275,7 +275,7 @@ impl Core {
         self.phase == Phase::Serving
             && self.subs_are_none()
             && self.trees.is_idle()
-            && !self.trees.has_changes()
+            && (!self.wants_commit() || self.config.read_only)
             && !self.commits.is_under_way()
             && !self.commits.is_discarding()
             && self.ops.is_idle()

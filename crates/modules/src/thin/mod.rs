@@ -21,7 +21,7 @@
 //!   not find room fails before it starts (rule 14).
 //! * `unmap` gives blocks back. Who reads a block has its range locked, so none is given up that is being read.
 //! * `commit` makes it durable: flushes and FUA end behind the commit that has their mappings (rule 11), whose data is flushed first
-//!   (rule 9, which the trees keep); what a commit has freed is discarded behind it, and given out behind that (rule 10).
+//!   (rule 9, which the trees keep); what a commit has freed is discarded behind the next one, and given out behind that (rule 10).
 //! * `ops` holds the writes of a volume while it is cut, and has rollbacks change the incarnation (rule 23).
 //!
 //! *Failures.* After a commit has failed, or a flush of the data, or once the data part is gone, nothing changes any more until the pool is opened anew: whatever would,
@@ -280,7 +280,7 @@ impl ThinPool {
     /// What was changed becomes durable now, not when its time has come; [`ThinPool::is_idle`] says when.
     pub fn commit(&self) {
         let core = &mut *self.0.borrow_mut();
-        if core.trees.has_changes() {
+        if core.wants_commit() && !core.config.read_only {
             core.commits.is_wanted = true;
             core.settle();
         }

@@ -523,7 +523,7 @@ impl Core {
             }
             Err(TreeStop::Wait) => self.ops.reap_sleeps = true,
             Err(TreeStop::Commit | TreeStop::NoNodes | TreeStop::NoBlocks)
-                if self.trees.has_changes() || self.commits.is_under_way() =>
+                if self.wants_commit() || self.commits.is_under_way() =>
             {
                 self.commits.is_wanted = true;
                 self.ops.reap_sleeps = true;

@@ -116,8 +116,8 @@ impl Core {
         if own.is_empty() || self.trees.block_count(block)? > 1 {
             return Ok(false);
         }
-        // Whoever had it might have it again after a crash.
-        let is_durable = !self.trees.has_changes() && !self.commits.is_under_way();
+        // Whoever had it might have it again after a crash, or if a label rots.
+        let is_durable = !self.wants_commit() && !self.commits.is_under_way();
         if !is_durable && self.canary != PoolCanary::OwnBeforeDurable {
             return Err(TreeStop::Commit);
         }

@@ -196,7 +196,7 @@ impl PoolRepair {
     /// Goes on counting anew what maps say that cannot be read.
     fn make_maps(&mut self, core: &mut Core) -> Result<(), TreeStop> {
         if self.making.is_none() {
-            if !core.trees.is_idle() || core.trees.has_changes() {
+            if !core.trees.is_idle() || core.wants_commit() {
                 return Err(TreeStop::Commit);
             }
             let making = TreeCheck::making_maps(&core.trees, ROOT_KINDS, WINDOW, self.maps);

@@ -98,7 +98,11 @@ impl Core {
 
     /// Tells of levels that were reached since the last look.
     pub(super) fn look_at_levels(&mut self) {
+        // What only waits for commits, and to be discarded, is there for whoever needs it.
+        let [nodes, blocks] = self.trees.kept();
+        let kept = [blocks + self.commits.freed_blocks, nodes];
         for (which, (used, total)) in self.used().into_iter().enumerate() {
+            let used = used.saturating_sub(kept[which]);
             let of = |slack: u64| {
                 let reached = |percent: &&u64| used * 100 >= total * (**percent - slack);
                 LEVELS_PERCENT.iter().filter(reached).count()

@@ -111,7 +111,7 @@ impl Trees {
 
     /// So many nodes are kept for commits and for what gives back, if so many counts change.
     fn nodes_kept(&self, counts: [u64; 2]) -> u64 {
-        3 * (self.nodes_to_settle(counts) + 2 * CHANGE_NODES)
+        4 * (self.nodes_to_settle(counts) + 2 * CHANGE_NODES)
     }
 
     /// So many nodes are kept for commits and for what gives back: of the others changes take.
@@ -154,7 +154,11 @@ impl Trees {
         if is_full {
             return Err(TreeStop::Commit);
         }
-        // Whoever gives back has to have room for two commits, since what the first one frees is there only for the third.
+        // What is free by the newest label is that of an older one, until another is written.
+        if self.has_older {
+            return Err(TreeStop::Commit);
+        }
+        // Whoever gives back has to have room for three commits, since what the first one frees is there only for the fourth.
         let kept = match purpose {
             Purpose::GivingBack | Purpose::Background => {
                 self.nodes_to_settle(self.counts_with(0)) + CHANGE_NODES

@@ -75,6 +75,17 @@ impl Trees {
         matches!(self.phase, Phase::Idle) && self.ios.iter().all(Option::is_none)
     }
 
+    /// Both copies of the label say what is there, or the older one is gone. Else what the last commit has freed is kept for who finds the older
+    /// one, until another commit is durable, of whatever.
+    pub fn is_in_both(&self) -> bool {
+        self.is_in_both
+    }
+
+    /// Nodes, and blocks, that are in use no more, and are free once commits are durable that need no other change.
+    pub fn kept(&self) -> [u64; 2] {
+        [&self.nodes, &self.blocks].map(|space| (space.freed.len() + space.kept.len()) as u64)
+    }
+
     /// There is something that a commit would make durable.
     pub fn has_changes(&self) -> bool {
         self.cache.count(Standing::Open) > 0
@@ -356,7 +367,10 @@ impl Trees {
         let Phase::Writing(writing) = std::mem::take(&mut self.phase) else { return };
         self.cache.restand(Standing::Written, Standing::Clean);
         for of in [Of::Nodes, Of::Blocks] {
-            let mut freed = std::mem::take(&mut self.space(of).freed);
+            // If the new label rots, the one before it is found, which has what this commit has freed.
+            let space = self.space(of);
+            std::mem::swap(&mut space.freed, &mut space.kept);
+            let mut freed = std::mem::take(&mut space.freed);
             if of == Of::Blocks && self.config.keeps_freed {
                 self.given_back.append(&mut freed);
             }
@@ -365,6 +379,8 @@ impl Trees {
             freed.clear();
             self.space(of).freed = freed;
         }
+        self.is_in_both = writing.state.has_trees_of(&self.committed);
+        self.has_older = false;
         self.committed = writing.state;
         self.news.came = true;
         self.news.committed = Some(Ok(writing.state.generation));

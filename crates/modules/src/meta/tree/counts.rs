@@ -64,10 +64,11 @@ pub(super) struct Space {
     pub taken: BTreeSet<u64>,
     /// So many were given out, and the map does not know yet.
     pub fresh: u64,
-    /// Free by the map, and not to be given out: the commit that freed them is not durable, or the user has not given them back.
+    /// Free by the map, and not to be given out: the label before the newest still refers to them, or the user has not given them back.
     pub held: BTreeSet<u64>,
-    /// Those that the commit under way frees.
+    /// Those that the commit under way frees; and those that the last one has freed, which are kept until the next one is durable.
     pub freed: Vec<u64>,
+    pub kept: Vec<u64>,
     /// The open transaction gives back something.
     pub gives_back: bool,
     /// Where to look for something free, and how many rows were looked at since something was found.
@@ -87,6 +88,7 @@ impl Space {
             fresh: 0,
             held: BTreeSet::new(),
             freed: Vec::new(),
+            kept: Vec::new(),
             gives_back: false,
             cursor: 0,
             scanned: 0,
@@ -222,9 +224,12 @@ impl Trees {
             self.change_delta(of, at, |delta| delta.change += 1);
             return Ok(at);
         }
-        if self.canary == TreeCanary::ReusesEarly
-            && let Some(at) = self.space(of).freed.pop()
-        {
+        let reused = match self.canary {
+            TreeCanary::ReusesEarly => self.space(of).freed.pop(),
+            TreeCanary::ReusesAtLabel => self.space(of).kept.pop(),
+            _ => None,
+        };
+        if let Some(at) = reused {
             self.space(of).held.remove(&at);
             self.space(of).fresh += 1;
             self.change_delta(of, at, |delta| *delta = FRESH);

@@ -29,7 +29,12 @@ impl Trees {
         if state.generation > u64::MAX >> 1 {
             return Err(TreeFault::State { why: "has had the last commit there can be" });
         }
+        // What that one refers to may be free by this one.
+        let older = labels.older_state().and_then(|older| TreeState::decode(older).ok());
+        let is_in_both = older.is_none_or(|(older, _)| older.has_trees_of(&state));
         let trees = Trees {
+            is_in_both,
+            has_older: !is_in_both,
             canary: TreeCanary::default(),
             rows_max: None,
             committed: state,

@@ -55,6 +55,11 @@ impl TreeState {
         }
     }
 
+    /// Both are of the same trees, whichever commit says so.
+    pub fn has_trees_of(&self, other: &TreeState) -> bool {
+        *self == TreeState { generation: self.generation, ..*other }
+    }
+
     /// It as bytes for a label, with what the user keeps there.
     pub fn encode(&self, rest: &[u8]) -> Vec<u8> {
         let mut out = vec![0; 8];

@@ -142,7 +142,7 @@ impl Trees {
         self.first_doomed().map(|first| first.is_some())
     }
 
-    /// Appends the blocks that durable commits have freed since the last call, if the configuration says so. They are not
+    /// Appends the blocks that durable commits have freed, each of them with another one behind it, since the last call, if the configuration says so. They are not
     /// given out before [`Trees::give_out`] says that they may be.
     pub fn take_freed(&mut self, blocks: &mut Vec<u64>) {
         blocks.append(&mut self.given_back);
@@ -282,12 +282,13 @@ impl TreeChange<'_> {
     /// A block that was free, whose one reference the caller holds.
     ///
     /// # Errors
-    /// [`TreeStop::NoBlocks`], or [`TreeStop::Commit`] if some become free with the next commit. Those that the caller has yet to
+    /// [`TreeStop::NoBlocks`], or [`TreeStop::Commit`] if some become free with the next commits. Those that the caller has yet to
     /// [give out](Trees::give_out) are not among them.
     pub fn take_block(&mut self) -> Result<u64, TreeStop> {
         // Not what this change gives back: that is taken back with it.
         let (.., gives_back) = self.trees.before.spaces[1];
-        let comes = gives_back || !self.trees.blocks.freed.is_empty();
+        let Space { freed, kept, .. } = &self.trees.blocks;
+        let comes = gives_back || !freed.is_empty() || !kept.is_empty();
         match self.trees.take_free(Of::Blocks) {
             Err(TreeStop::NoBlocks) if comes => Err(TreeStop::Commit),
             taken => taken,

@@ -10,8 +10,8 @@ use super::made::{BLOCK, METADATA};
 use super::model::Known;
 use super::random::{living, step};
 use super::world::*;
-use crate::meta::LABEL_AREA_BYTES;
-use crate::meta::tree::TreeCanary;
+use crate::meta::tree::{TreeCanary, TreeState};
+use crate::meta::{LABEL_AREA_BYTES, LABEL_OFFSETS};
 
 /// What a crash leaves of a write that is torn: sectors, as bits.
 const TORN: [u8; 4] = [0x01, 0xfe, 0x0f, 0xaa];
@@ -86,18 +86,51 @@ fn says(world: &mut World, volume: u64) -> Result<Vec<u64>, String> {
     Err(format!("volume {volume}: a read does not end"))
 }
 
+/// The metadata with the newer one of two labels gone bad, and since when what was told to be durable may be gone by that; none if there are
+/// no two.
+fn rot(world: &World, time: u64, metadata: &Content) -> Option<(Content, u64)> {
+    let zero = super::disk::sector_of(0);
+    let first = LABEL_OFFSETS.map(|offset| offset / SECTOR);
+    let labels = first.map(|first| {
+        let sectors = (first..first + 8).map(|at| metadata.get(&at).unwrap_or(&zero));
+        let bytes: Vec<u8> = sectors.flat_map(|sector| sector.iter().copied()).collect();
+        Label::decode(bytes[..].try_into().expect("eight sectors")).ok()
+    });
+    let [Some(a), Some(b)] = labels else { return None };
+    let newer = usize::from(a.generation < b.generation);
+    let [older, newest] = if newer == 1 { [a, b] } else { [b, a] }
+        .map(|label| TreeState::decode(&label.state).expect("it is the pool's").0);
+    let mut metadata = metadata.clone();
+    let at = first[newer] + 1;
+    let mut bytes = *metadata[&at];
+    bytes[100] ^= 1;
+    metadata.insert(at, std::rc::Rc::new(bytes));
+    // By whatever the older one lacks.
+    let mut later = world.commits.iter().filter(|(of, _)| *of > older.generation);
+    let since = match newest.has_trees_of(&older) {
+        true => time,
+        false => later.next().map_or(time, |(_, at)| time.min(*at)),
+    };
+    Some((metadata, since))
+}
+
 /// Whether a volume has to be there at that time, and whether it may.
-fn presence(known: &Known, time: u64) -> (bool, bool) {
+fn presence(known: &Known, time: u64, since: u64) -> (bool, bool) {
     let first = known.lives.values().map(|(when, _)| *when).min_by_key(|when| when.begun);
     let first = first.expect("it lives");
-    let is_by = |at: Option<u64>| at.is_some_and(|at| at <= time);
+    let is_by = |at: Option<u64>| at.is_some_and(|at| at <= since);
     let may_be_gone = known.deleted.is_some_and(|when| when.begun <= time);
     let is_gone = known.deleted.is_some_and(|when| is_by(when.ended));
     (is_by(first.ended) && !may_be_gone, first.begun <= time && !is_gone)
 }
 
-/// What was found is what was promised; else what is wrong.
-fn judge(world: &World, time: u64, data: Content, metadata: Content) -> Result<(), String> {
+/// What was found is what was promised; else what is wrong. What was told to be durable since then may be gone.
+fn judge(
+    world: &World,
+    (time, since): (u64, u64),
+    data: Content,
+    metadata: Content,
+) -> Result<(), String> {
     let mut found = come_up(&world.setup, data, metadata, true);
     let findings = found.check();
     if let Some(finding) = findings.first() {
@@ -105,7 +138,7 @@ fn judge(world: &World, time: u64, data: Content, metadata: Content) -> Result<(
     }
     let there = found.pool.report().volumes;
     for (&volume, known) in &world.model {
-        let (must, may) = presence(known, time);
+        let (must, may) = presence(known, time, since);
         let is_there = there.iter().any(|report| report.volume == volume);
         if must && !is_there || !may && is_there {
             return Err(format!("volume {volume} is there: {is_there}"));
@@ -120,13 +153,13 @@ fn judge(world: &World, time: u64, data: Content, metadata: Content) -> Result<(
             return Err(format!("volume {volume} has an unknown life"));
         };
         let is_old = known.lives.values().any(|(later, _)| {
-            later.begun > when.begun && later.ended.is_some_and(|ended| ended <= time)
+            later.begun > when.begun && later.ended.is_some_and(|ended| ended <= since)
         });
         if is_old || when.begun > time {
             return Err(format!("volume {volume} has a life of another time"));
         }
         for (sector, stamp) in says(&mut found, volume)?.into_iter().enumerate() {
-            let may = life.left(sector, time);
+            let may = life.left(sector, time, since);
             if !may.contains(&stamp) {
                 return Err(format!(
                     "volume {volume}, sector {sector} says {stamp:x}, not {may:x?}"
@@ -189,9 +222,21 @@ fn explore(world: &World, from: u64) -> Result<usize, String> {
             let told = |why| format!("seed {}, at {time}: {why}", world.setup.seed);
             let (data, metadata) =
                 (world.data.after(time, &data), world.metadata.after(time, &metadata));
-            judge(world, time, data.clone(), metadata.clone()).map_err(told)?;
+            judge(world, (time, time), data.clone(), metadata.clone()).map_err(told)?;
             if random.one_in(15) {
-                go_on(world, data, metadata).map_err(told)?;
+                go_on(world, data.clone(), metadata.clone()).map_err(told)?;
+            }
+            if random.one_in(2) {
+                continue;
+            }
+            let told = |why| {
+                format!("seed {}, at {time}, the newest label rotten: {why}", world.setup.seed)
+            };
+            if let Some((metadata, since)) = rot(world, time, &metadata) {
+                judge(world, (time, since), data.clone(), metadata.clone()).map_err(told)?;
+                if random.one_in(15) {
+                    go_on(world, data, metadata).map_err(told)?;
+                }
             }
         }
     }
@@ -293,6 +338,12 @@ fn a_mapping_while_its_data_is_being_written_is_found() {
 #[test]
 fn a_block_that_is_reused_too_soon_is_found() {
     is_found(&|world| world.tree_canary(TreeCanary::ReusesEarly), &["says", "reads", "checked"]);
+}
+
+/// What one falls back on if the newest label rots has no other volume's bytes, only where what a commit has freed is kept until the next one.
+#[test]
+fn a_block_that_is_reused_with_its_commit_is_found() {
+    is_found(&|world| world.tree_canary(TreeCanary::ReusesAtLabel), &["rotten"]);
 }
 
 #[test]

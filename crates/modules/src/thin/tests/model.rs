@@ -112,12 +112,12 @@ impl Life {
         seen.map(|may| may.stamp).collect()
     }
 
-    /// What may be there after a crash at that time.
-    pub fn left(&self, sector: usize, time: u64) -> Vec<u64> {
+    /// What may be there after a crash at that time, by which what was told to be durable since then may be gone.
+    pub fn left(&self, sector: usize, time: u64, since: u64) -> Vec<u64> {
         let all = &self.sectors[sector];
         let is_over = |may: &May| {
             all.iter().any(|later| {
-                !later.is_weak && later.submitted > may.completed && later.durable <= time
+                !later.is_weak && later.submitted > may.completed && later.durable <= since
             })
         };
         let left = all.iter().filter(|may| may.submitted <= time && !is_over(may));

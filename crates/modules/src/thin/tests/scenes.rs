@@ -483,9 +483,14 @@ fn what_is_changed_is_committed_in_time() {
     let mut done = Vec::new();
     (0..10).for_each(|_| handle.poll(&mut done));
     assert!(handle.is_wound_up() && handle.is_at_rest());
+    // What that has freed comes back with another one, as late, and then there is nothing left to do.
+    assert_eq!(handle.turn(start + second), start + 2 * second);
+    assert!(!world.pool.is_idle());
+    assert_eq!(handle.turn(start + 2 * second), start + 2 * second, "it has to be polled");
+    (0..10).for_each(|_| handle.poll(&mut done));
     assert!(world.pool.is_idle());
-    world.now = start + second;
-    assert_eq!(world.pool.turn(start + second), Time::NEVER);
+    world.now = start + 2 * second;
+    assert_eq!(world.pool.turn(world.now), Time::NEVER);
 }
 
 #[test]

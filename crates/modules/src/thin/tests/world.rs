@@ -86,6 +86,8 @@ pub struct World {
     pub begun: BTreeMap<&'static str, u64>,
     pub incarnations: u64,
     pub names: u64,
+    /// Which commits were durable, and before what.
+    pub commits: Vec<(u64, u64)>,
     /// The first thing that was wrong.
     pub wrong: Option<String>,
 }
@@ -142,6 +144,7 @@ impl World {
             begun: BTreeMap::new(),
             incarnations: 100,
             names: 0,
+            commits: Vec::new(),
             wrong: None,
             setup,
         };
@@ -260,6 +263,7 @@ impl World {
 
     /// Polls one handle, or the pool, and takes in what comes.
     pub fn turn(&mut self) {
+        let before = self.clock.get();
         let volumes: Vec<u64> = self.open.keys().copied().collect();
         let nth = self.random.below(volumes.len() as u64 + 1) as usize;
         let mut done = Vec::new();
@@ -277,6 +281,10 @@ impl World {
                 handle.poll(&mut done);
                 self.take_done(volume, &mut done);
             }
+        }
+        let last = self.pool.0.borrow().trees.committed().generation;
+        if self.commits.last().is_none_or(|(generation, _)| *generation < last) {
+            self.commits.push((last, before));
         }
         self.take_ops();
         if self.pool.stopped().is_some() {

@@ -2,11 +2,13 @@
 
 use serde::Serialize;
 use thinwire_modules::meta::{Finding, SeenPart};
+use thinwire_modules::thin::PoolHead;
 
 use super::hex;
 use super::look::{look_at, whole_of, wholes_of};
 use crate::cli::VolumeCommon;
 use crate::error::{Failure, Outcome};
+use crate::labelled::LOST_WITH_LABEL;
 use crate::output;
 use crate::rundir::SCHEMA;
 use crate::uri::VolumeSpec;
@@ -110,6 +112,9 @@ fn checked((spec, seen): (&VolumeSpec, &Result<SeenPart, String>)) -> JsonChecke
         wrong.push(format!(
             "the other copy of its label {fault}; the part serves, and the next opening for writing writes that copy anew"
         ));
+    }
+    if passed_over.is_some() && PoolHead::is_at_rest(label) == Some(false) {
+        wrong.push(LOST_WITH_LABEL.into());
     }
     if !label.may_write() {
         wrong.push(

@@ -5,6 +5,7 @@ use super::disk::{BLOCK, Block, Clock, Content, Random, TestDisk};
 use super::model::step;
 use super::world::{Setup, World, part_bytes};
 use super::*;
+use crate::meta::{LABEL_OFFSETS, Label};
 
 /// What a crash leaves of a write that is torn: sectors, as bits.
 const TORN: [u8; 5] = [0x01, 0xfe, 0x0f, 0x80, 0xaa];
@@ -36,7 +37,7 @@ fn work(world: &mut World, steps: usize) {
 
 /// What was read of disks where all was well: where the same is read, all is well again.
 #[derive(Default)]
-struct Known(Vec<(u64, [Reads; 2])>);
+struct Known(Vec<(u64, [Reads; 2])>, Vec<(Block, Block)>);
 
 type Reads = Vec<(u64, Option<Block>)>;
 
@@ -56,16 +57,40 @@ impl Known {
     }
 }
 
-/// What was found is what was promised; else what is wrong. Nothing if the same was found before.
+/// The part with the newer one of two labels gone bad; none if there are no two.
+fn rot(known: &mut Known, part: &Content) -> Option<Content> {
+    let labels = LABEL_OFFSETS.map(|offset| {
+        let label = part.get(&offset).map(|block| Label::decode(block));
+        label.and_then(Result::ok).map(|label| label.generation)
+    });
+    let offset = LABEL_OFFSETS[usize::from(labels[0]? < labels[1]?)];
+    let label = &part[&offset];
+    let rotten = match known.1.iter().find(|(of, _)| std::rc::Rc::ptr_eq(of, label)) {
+        Some((_, rotten)) => rotten.clone(),
+        None => {
+            let mut bytes = **label;
+            bytes[300] ^= 1;
+            known.1.push((label.clone(), std::rc::Rc::new(bytes)));
+            known.1.last().expect("it was put there").1.clone()
+        }
+    };
+    let mut part = part.clone();
+    part.insert(offset, rotten);
+    Some(part)
+}
+
+/// What was found is what was promised; else what is wrong. Nothing if the same was found before. With the newest label gone bad that is the commit
+/// before the last one.
 fn judge(
     known: &mut Known,
     world: &World,
-    time: u64,
+    (time, is_rotten): (u64, bool),
     part: Content,
     data: Content,
 ) -> Result<Option<World>, String> {
     let told = world.history.durable.iter().filter(|(_, at)| *at <= time);
     let durable = told.map(|(generation, _)| *generation).max().unwrap_or(0);
+    let durable = durable.saturating_sub(u64::from(is_rotten));
     let lost = |generation| Err(format!("found commit {generation}, and {durable} was durable"));
     match known.find(&part, &data) {
         Some(generation) if generation >= durable => return Ok(None),
@@ -143,12 +168,17 @@ fn explore(world: &World, from: u64) -> Result<usize, String> {
         each_crash(&world.part, time, &mut |part| {
             for side in sides {
                 count += 1;
-                let told = |why| format!("seed {}, at {time}: {why}", world.setup.seed);
-                let found = judge(&mut known, world, time, part.clone(), side.clone());
-                if let Some(found) = found.map_err(told)?
-                    && random.below(20) == 0
-                {
-                    go_on(found).map_err(told)?;
+                let rotten = rot(&mut known, &part).map(|part| (true, part));
+                for (is_rotten, part) in [(false, part.clone())].into_iter().chain(rotten) {
+                    let what = if is_rotten { ", the newest label rotten" } else { "" };
+                    let told = |why| format!("seed {}, at {time}{what}: {why}", world.setup.seed);
+                    let at = (time, is_rotten);
+                    let found = judge(&mut known, world, at, part, side.clone());
+                    if let Some(found) = found.map_err(told)?
+                        && random.below(20) == 0
+                    {
+                        go_on(found).map_err(told)?;
+                    }
                 }
             }
             Ok(())
@@ -162,7 +192,11 @@ fn go_on(mut world: World) -> Result<(), String> {
     work(&mut world, 12);
     let end = world.clock.get();
     let [part, data] = [&world.part, &world.data].map(|disk| disk.crash_at(end).with(|_| 0));
-    judge(&mut Known::default(), &world, end, part, data).map(|_| ())
+    let mut known = Known::default();
+    if let Some(part) = rot(&mut known, &part) {
+        judge(&mut known, &world, (end, true), part, data.clone())?;
+    }
+    judge(&mut known, &world, (end, false), part, data).map(|_| ())
 }
 
 fn all(seeds: std::ops::Range<u64>, canary: TreeCanary) -> Result<usize, String> {
@@ -209,6 +243,13 @@ fn what_is_reused_in_one_transaction_is_found() {
 #[test]
 fn what_is_reused_before_its_commit_is_found() {
     is_found(TreeCanary::ReusesEarly, &["damaged", "says", "checked"]);
+}
+
+/// What one falls back on if the newest label rots is whole, only where what a commit has freed is kept until the next one.
+#[test]
+fn what_is_reused_with_its_commit_is_found() {
+    let why = all(0..20, TreeCanary::ReusesAtLabel).expect_err("it was not found");
+    assert!(why.contains("rotten"), "{why}");
 }
 
 #[test]

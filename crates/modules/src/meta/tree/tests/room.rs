@@ -132,7 +132,13 @@ fn a_freed_block_waits_for_whoever_discards_it() {
     let mut freed = Vec::new();
     world.trees.take_freed(&mut freed);
     assert_eq!(freed, []);
+    // Not before the label of before is gone.
     world.commit_now().unwrap();
+    world.trees.take_freed(&mut freed);
+    assert_eq!(freed, []);
+    assert!(!world.trees.has_changes() && !world.trees.is_in_both());
+    world.commit_now().unwrap();
+    assert!(world.trees.is_in_both());
     world.trees.take_freed(&mut freed);
     assert_eq!(freed.len(), 5);
     assert_eq!(world.write(id, 20), Err(TreeStop::NoBlocks));
