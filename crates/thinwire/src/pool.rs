@@ -182,6 +182,18 @@ impl PoolTeller {
             match event {
                 PoolEvent::DataFull { percent } => data = percent.max(data),
                 PoolEvent::MetadataFull { percent } => metadata = percent.max(metadata),
+                PoolEvent::TimeFull { percent } => tracing::warn!(
+                    "pool {name:?}: {percent} % of the snapshots, clones and rollbacks that it can ever have were made ({} are left): before the end of them \
+                     make another pool, and copy volumes to that",
+                    pool.report().snapshots_left
+                ),
+                PoolEvent::Unreaped => {
+                    let why = pool.report().unreaped.unwrap_or_default();
+                    tracing::warn!(
+                        "pool {name:?}: some of the room of deleted volumes does not come back: {why}; what may pass is tried again, less and less often; \
+                         `thinwire volume check --repair` gives up what cannot be read, and gives back the rest"
+                    );
+                }
             }
         }
         for (what, percent) in [("data", data), ("metadata", metadata)] {

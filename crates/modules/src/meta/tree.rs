@@ -44,9 +44,10 @@ mod shrink;
 mod state;
 #[cfg(test)]
 mod tests;
+mod trim;
 mod users;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use thinwire_buffer::Pool;
 use thinwire_volume::Token;
@@ -186,6 +187,8 @@ pub struct Trees {
     nodes: Space,
     blocks: Space,
     doomed: TreePointer,
+    /// Rows of it whose nodes could not be read.
+    passed_over: BTreeSet<u64>,
     cache: Cache,
     /// Nodes to be read, and what is under way.
     wanted: VecDeque<u64>,

@@ -13,9 +13,9 @@ use super::{Core, ENDS, Entry, PoolCanary, PoolHead, tell_all};
 use crate::meta::tree::{TreeFault, TreePointer, TreeStop};
 
 /// So many discards are under way at most.
-const DISCARDS_MAX: u32 = 4;
+pub(super) const DISCARDS_MAX: u32 = 4;
 /// Most bytes of one of them.
-const DISCARD_BYTES_MAX: u64 = 64 << 20;
+pub(super) const DISCARD_BYTES_MAX: u64 = 64 << 20;
 
 /// Why nothing is changed any more.
 pub(super) struct Stopped {
@@ -91,6 +91,12 @@ impl Commits {
     /// Blocks are being discarded, or are about to be.
     pub fn is_discarding(&self) -> bool {
         self.discarding > 0 || !self.freed.is_empty()
+    }
+
+    /// Blocks that are given to nobody are to be discarded.
+    pub fn discard(&mut self, first: u64, count: u64) {
+        self.freed.push_back((first, count));
+        self.freed_blocks += count;
     }
 
     /// Something was changed.
@@ -201,7 +207,11 @@ impl Core {
         }
         let roots = [self.volumes.at, self.names.at, TreePointer::NONE, TreePointer::NONE];
         let ended = if self.marks_end { self.trees.label_mut().openings } else { 0 };
-        let head = PoolHead { ended, ..self.head };
+        let untrimmed = match ended {
+            0 => 0,
+            _ => self.trim.next.map_or(0, |next| next + 1),
+        };
+        let head = PoolHead { ended, untrimmed, ..self.head };
         match self.trees.commit(roots, &head.encode()) {
             Ok(()) => {
                 self.ends_left = match std::mem::take(&mut self.marks_end) {

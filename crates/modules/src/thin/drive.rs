@@ -223,15 +223,18 @@ impl Core {
     pub(super) fn turn(&mut self, now: Time) -> Time {
         self.now = self.now.max(now);
         let next = self.data.turn(now).min(self.metadata.turn(now));
-        self.ops.look_at_time(self.now);
+        if self.ops.look_at_time(self.now) {
+            self.trees.try_all_doomed();
+        }
         if self.phase == Phase::Serving {
+            self.step_trim();
             self.settle();
         }
         let soon = match self.has_sent || self.ops.is_awake() || self.ops.wants_background() {
             true => now,
             false => Time::NEVER,
         };
-        next.min(soon).min(self.next_commit()).min(self.ops.next_release())
+        next.min(soon).min(self.next_commit()).min(self.ops.next_release()).min(self.next_trim())
     }
 
     /// Brings all in order for its end: what is changed is committed, what is deleted stays so, and then the parts end.

@@ -30,6 +30,8 @@ pub struct PoolHead {
     pub time: u64,
     /// If it has ended in order, and was not changed since: how often it had been opened for writing by then. Else 0.
     pub ended: u64,
+    /// If it has ended in order: free blocks from this one on, counted from 1, may not have been discarded; 0 if all were.
+    pub untrimmed: u64,
 }
 
 /// What a new pool is to be.
@@ -69,7 +71,7 @@ impl NewPool {
             ));
         }
         let block_shift = block_bytes.ilog2() as u8;
-        let head = PoolHead { block_shift, next_volume: 1, time: 0, ended: 0 };
+        let head = PoolHead { block_shift, next_volume: 1, time: 0, ended: 0, untrimmed: 0 };
         let nodes = nodes_in(metadata_bytes);
         Ok([Vec::new(), TreeState::new(nodes, blocks).encode(&head.encode())])
     }
@@ -103,6 +105,7 @@ impl PoolHead {
         out[8..16].copy_from_slice(&self.next_volume.to_le_bytes());
         out[16..24].copy_from_slice(&self.time.to_le_bytes());
         out[24..32].copy_from_slice(&self.ended.to_le_bytes());
+        out[32..40].copy_from_slice(&self.untrimmed.to_le_bytes());
         out
     }
 
@@ -118,8 +121,8 @@ impl PoolHead {
             return Err("is of another version: use the program that wrote it");
         }
         let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        let [next_volume, time, ended] = [8, 16, 24].map(number);
-        let head = PoolHead { block_shift: bytes[1], next_volume, time, ended };
+        let [next_volume, time, ended, untrimmed] = [8, 16, 24, 32].map(number);
+        let head = PoolHead { block_shift: bytes[1], next_volume, time, ended, untrimmed };
         if !(BLOCK_BYTES_LEAST.ilog2()..=BLOCK_BYTES_MOST.ilog2())
             .contains(&head.block_shift.into())
         {
@@ -128,7 +131,10 @@ impl PoolHead {
         if head.next_volume == 0 || head.time >= TIME_MAX {
             return Err("counts volumes or snapshots as nobody does");
         }
-        if bytes[2..8] != [0; 6] || bytes[32..] != [0; 32] {
+        if head.untrimmed > BLOCKS_MAX || head.ended == 0 && head.untrimmed != 0 {
+            return Err("says what was not discarded as nobody does");
+        }
+        if bytes[2..8] != [0; 6] || bytes[40..] != [0; 24] {
             return Err("has bytes where none has a meaning");
         }
         Ok(head)

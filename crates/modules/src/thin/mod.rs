@@ -22,6 +22,7 @@
 //! * `unmap` gives blocks back. Who reads a block has its range locked, so none is given up that is being read.
 //! * `commit` makes it durable: flushes and FUA end behind the commit that has their mappings (rule 11), whose data is flushed first
 //!   (rule 9, which the trees keep); what a commit has freed is discarded behind the next one, and given out behind that (rule 10).
+//! * `trim` discards, behind a crash, what commits before that had freed.
 //! * `ops` holds the writes of a volume while it is cut, and has rollbacks change the incarnation (rule 23).
 //!
 //! *Failures.* After a commit has failed, or a flush of the data, or once the data part is gone, nothing changes any more until the pool is opened anew: whatever would,
@@ -45,6 +46,7 @@ mod report;
 mod rows;
 #[cfg(test)]
 pub(crate) mod tests;
+mod trim;
 mod unmap;
 
 use std::cell::RefCell;
@@ -63,6 +65,7 @@ use self::mapping::Run;
 use self::opening::Phase;
 use self::ops::Ops;
 use self::rows::{Mapping, NameRow, VolumeRow};
+use self::trim::Trim;
 use crate::meta::tree::{TreeRoot, Trees};
 use crate::meta::{Label, Labels};
 
@@ -168,6 +171,10 @@ pub enum PoolCanary {
     OwnBeforeDurable,
     /// What cannot be read of a deleted volume is not tried again.
     ReapsOnce,
+    /// What cannot be read of one deleted volume keeps those behind it.
+    ReapsInOrder,
+    /// What is discarded behind a crash may be given out meanwhile.
+    TrimsUnheld,
     /// What is kept of the metadata counts as room when levels are told.
     LevelsOfAll,
     /// Behind a loss of data, what was mapped and not committed stays so.
@@ -230,6 +237,7 @@ struct Core {
     /// A block of zeroes.
     zeroes: Segment,
     commits: Commits,
+    trim: Trim,
     ops: Ops,
     report: report::Levels,
     now: Time,

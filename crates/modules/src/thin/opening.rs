@@ -13,6 +13,7 @@ use super::head::nodes_in;
 use super::ops::{Ops, PoolError};
 use super::report::Levels;
 use super::rows::{BLOCKS_MAX, KINDS, NameRow, VolumeRow, names_at, volumes_at};
+use super::trim::Trim;
 use super::{
     Core, ENDS, Entry, NAME, PoolCanary, PoolConfig, PoolHead, PoolPart, THIN_MODULE, TREE_TOKEN,
     ThinPool, VOLUMES_MAX,
@@ -101,6 +102,7 @@ impl ThinPool {
             ..TreesConfig::new(&KINDS, TREE_TOKEN, &config.pool)
         };
         let nodes = nodes_in(metadata.label.part().bytes);
+        let label = metadata.label.clone();
         let (mut trees, rest) =
             Trees::open(metadata.labels, metadata.label, trees).map_err(PoolOpenError::Trees)?;
         let head = PoolHead::decode(&rest)
@@ -167,6 +169,7 @@ impl ThinPool {
             spare_jobs: Vec::new(),
             zeroes,
             commits,
+            trim: Trim::new(&head, &label, state.generation == 0, discards && !config.repairs),
             ops: Ops::new(config.read_only, config.repairs),
             report: Levels::default(),
             now: Time::ZERO,

@@ -15,13 +15,14 @@ use thinwire_volume::{CutAct, CutOrder, VolumeEvent};
 use self::cuts::AskedCut;
 use self::measure::Measure;
 use super::opening::Phase;
-use super::{Core, PoolCanary};
+use super::{Core, PoolCanary, PoolEvent};
 use crate::meta::tree::{TreeFault, TreeStop};
 
 /// So long writers are held for what is under way of others; then nothing is cut.
 const HOLD_MAX: Duration = Duration::from_secs(10);
-/// What could not be read of deleted volumes is tried again after so long.
+/// What could not be read of deleted volumes is tried again after so long, then after twice as long, and so on up to the other.
 const REAP_AGAIN: Duration = Duration::from_secs(1);
+const REAP_AGAIN_MAX: Duration = Duration::from_secs(600);
 /// Nodes of deleted volumes that are given back between two polls: while somebody uses the pool, and while nobody does.
 const REAPED_MAX: [u32; 2] = [2, 16];
 
@@ -119,8 +120,10 @@ pub enum PoolError {
     },
     /// There is not enough metadata left.
     NoRoom,
-    /// There are as many volumes, or there were as many snapshots, as there can be.
+    /// There are as many volumes as there can be.
     TooMany,
+    /// There were as many snapshots, clones and rollbacks as there can be.
+    NoTime,
     /// Not all volumes are known, so that a new one could take the place or the name of another.
     Damaged(TreeFault),
     /// Writes that were under way have not ended: writers are not held any longer.
@@ -157,7 +160,11 @@ impl fmt::Display for PoolError {
             PoolError::NoRoom => f.write_str(
                 "the pool has not enough metadata left: delete snapshots or volumes, or grow the metadata part",
             ),
-            PoolError::TooMany => f.write_str("the pool has, or has had, as many as it can have"),
+            PoolError::TooMany => f.write_str("the pool has as many volumes and snapshots as it can have: delete some"),
+            PoolError::NoTime => f.write_str(
+                "the pool counts snapshots, clones and rollbacks, and has had as many as it can count, 2^28: its volumes serve as before; for more of \
+                 these make another pool, and copy volumes to that",
+            ),
             PoolError::Damaged(fault) => {
                 write!(f, "not all volumes of the pool can be read, so check it first: {fault}")
             }
@@ -226,6 +233,10 @@ pub(super) struct Ops {
     /// Why something does not come back, and when that is tried again.
     pub unreaped: Option<TreeFault>,
     reap_again: Time,
+    /// All that is left waits for that; how long it does the next time; and somebody was told of it.
+    reap_rests: bool,
+    reap_wait: Duration,
+    has_told_unreaped: bool,
     /// So much is done in the background before the next poll.
     budget: u32,
 }
@@ -259,6 +270,9 @@ impl Ops {
             reap_sleeps: false,
             unreaped: None,
             reap_again: Time::NEVER,
+            reap_rests: false,
+            reap_wait: REAP_AGAIN,
+            has_told_unreaped: false,
             budget: 0,
         }
     }
@@ -282,7 +296,12 @@ impl Ops {
 
     /// Something can be done at the next poll.
     pub fn wants_background(&self) -> bool {
-        (self.reaps || !self.measures.is_empty()) && !self.reap_sleeps
+        (self.reaps && !self.reap_rests || !self.measures.is_empty()) && !self.reap_sleeps
+    }
+
+    /// There is more to give back.
+    pub fn reap(&mut self) {
+        (self.reaps, self.reap_rests) = (true, false);
     }
 
     /// What was deleted is left to whoever opens it next.
@@ -293,7 +312,8 @@ impl Ops {
     /// Has it look for something to give back.
     #[cfg(test)]
     pub fn reap_anew(&mut self) {
-        (self.reaps, self.reap_sleeps) = (true, false);
+        self.reap();
+        self.reap_sleeps = false;
     }
 
     /// When writers are not held any longer, or what could not be read is tried again.
@@ -304,11 +324,13 @@ impl Ops {
         }
     }
 
-    /// What could not be read is tried again when its time has come.
-    pub fn look_at_time(&mut self, now: Time) {
-        if now >= self.reap_again {
-            (self.reap_again, self.reap_sleeps) = (Time::NEVER, false);
+    /// What could not be read is tried again when its time has come: true then.
+    pub fn look_at_time(&mut self, now: Time) -> bool {
+        let is_time = now >= self.reap_again;
+        if is_time {
+            (self.reap_again, self.reap_rests) = (Time::NEVER, false);
         }
+        is_time
     }
 
     pub fn is_reaping(&self) -> bool {
@@ -317,7 +339,7 @@ impl Ops {
 
     /// What is left of deleted volumes cannot be read for now: it may never come back.
     pub fn waits_to_reap(&self) -> bool {
-        self.reap_again != Time::NEVER
+        self.reap_rests
     }
 
     pub fn is_idle(&self) -> bool {
@@ -325,7 +347,7 @@ impl Ops {
             && self.current.is_none()
             && self.pending.is_empty()
             && self.measures.is_empty()
-            && !self.reaps
+            && (!self.reaps || self.waits_to_reap())
     }
 
     /// A handle whose writes were held is gone.
@@ -495,9 +517,10 @@ impl Core {
 
     /// Gives back a node of what was deleted.
     fn step_reap(&mut self) {
-        if !self.ops.reaps || self.ops.reap_sleeps {
+        if !self.ops.reaps || self.ops.reap_sleeps || self.ops.reap_rests {
             return;
         }
+        let passed_over = self.trees.passed_over();
         if self.commits.is_stopped() {
             self.ops.reaps = false;
             return;
@@ -513,12 +536,18 @@ impl Core {
         });
         match reaped {
             Ok((more, damaged)) => {
-                self.ops.reaps = more;
                 // What is damaged for good stays so until somebody checks the pool.
-                let lasts = |fault: &TreeFault| !fault.may_pass();
+                let passes_over = passed_over > 0;
+                let lasts = |fault: &TreeFault| passes_over || !fault.may_pass();
+                let is_for_good = damaged.is_some();
                 self.ops.unreaped = damaged.or(self.ops.unreaped.take().filter(lasts));
-                if more {
-                    self.commits.on_change(self.now);
+                match more {
+                    true => self.commits.on_change(self.now),
+                    false if passes_over => self.reap_later(),
+                    false => self.end_reaping(),
+                }
+                if is_for_good {
+                    self.tell_unreaped();
                 }
             }
             Err(TreeStop::Wait) => self.ops.reap_sleeps = true,
@@ -531,18 +560,50 @@ impl Core {
             Err(TreeStop::Fault(fault))
                 if fault.may_pass() && self.canary != PoolCanary::ReapsOnce =>
             {
+                // The others go on.
+                let goes_on = self.trees.passed_over() > passed_over
+                    && self.canary != PoolCanary::ReapsInOrder;
                 self.ops.unreaped = Some(fault);
-                (self.ops.reap_sleeps, self.ops.reap_again) = (true, self.now + REAP_AGAIN);
+                if !goes_on {
+                    self.reap_later();
+                }
             }
             // It stays as it is until somebody checks the pool.
             Err(stop) => {
-                self.ops.reaps = false;
                 self.ops.unreaped = Some(match stop {
                     TreeStop::Fault(fault) => fault,
                     // There is no room to begin.
                     _ => TreeFault::NoReserve,
                 });
+                self.end_reaping();
+                self.tell_unreaped();
             }
+        }
+    }
+
+    /// What is left cannot be read by now: it is tried again, less and less often. What passes by the next time is not worth to be told.
+    fn reap_later(&mut self) {
+        self.ops.reap_rests = true;
+        if self.ops.reap_again == Time::NEVER {
+            if self.ops.reap_wait > REAP_AGAIN {
+                self.tell_unreaped();
+            }
+            self.ops.reap_again = self.now + self.ops.reap_wait;
+            self.ops.reap_wait = (2 * self.ops.reap_wait).min(REAP_AGAIN_MAX);
+        }
+        if self.canary == PoolCanary::ReapsInOrder {
+            self.trees.try_all_doomed();
+        }
+    }
+
+    fn end_reaping(&mut self) {
+        (self.ops.reaps, self.ops.reap_wait) = (false, REAP_AGAIN);
+        self.ops.has_told_unreaped &= self.ops.unreaped.is_some();
+    }
+
+    fn tell_unreaped(&mut self) {
+        if !std::mem::replace(&mut self.ops.has_told_unreaped, true) {
+            self.report.news.push(PoolEvent::Unreaped);
         }
     }
 }

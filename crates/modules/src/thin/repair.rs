@@ -20,6 +20,7 @@ const WINDOW: usize = 4 << 20;
 pub struct PoolRepair {
     left: VecDeque<PoolFinding>,
     forgets: bool,
+    forgets_from: u64,
     is_done: bool,
     done: u64,
     /// Maps of counts that are made anew, of nodes and of blocks, and what does that.
@@ -81,6 +82,7 @@ impl PoolRepair {
         PoolRepair {
             left: left.into(),
             forgets,
+            forgets_from: 0,
             is_done: false,
             done: 0,
             maps,
@@ -154,7 +156,7 @@ impl PoolRepair {
             self.is_done = !self.forgets;
             if self.forgets {
                 let mut change = core.trees.change_to_free()?;
-                self.forgets = change.forget_unreadable()?;
+                self.forgets = change.forget_unreadable(&mut self.forgets_from)?;
                 change.apply()?;
                 self.done += u64::from(self.forgets);
                 core.commits.on_change(core.now);

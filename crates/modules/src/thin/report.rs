@@ -1,6 +1,6 @@
 //! What a pool says of itself: how full it is, its volumes, and events when it fills up.
 
-use super::rows::RowCut;
+use super::rows::{RowCut, TIME_MAX};
 use super::{Core, PoolCanary};
 use crate::meta::tree::NODE_BYTES;
 
@@ -8,6 +8,8 @@ use crate::meta::tree::NODE_BYTES;
 const LEVELS_PERCENT: [u64; 2] = [80, 95];
 /// A level can be reached again once so many percent less are in use: around it nobody is told all the time.
 const SLACK_PERCENT: u64 = 5;
+/// Told when so many percent of the times of a pool are over, which never come back.
+const TIME_PERCENT: u64 = 90;
 
 /// Something that has happened to a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,13 @@ pub enum PoolEvent {
         /// The level that was reached.
         percent: u64,
     },
+    /// So many percent of the snapshots, clones and rollbacks that there can ever be were made: 90. At the end none is made any more.
+    TimeFull {
+        /// The level that was reached.
+        percent: u64,
+    },
+    /// Some of the room of deleted volumes does not come back, by now or for good: [`PoolReport::unreaped`] says why. Once, until all has come back.
+    Unreaped,
 }
 
 /// How a pool stands.
@@ -37,6 +46,8 @@ pub struct PoolReport {
     pub metadata_used_bytes: u64,
     /// Bytes of all metadata, but for what is kept for commits and for what gives back.
     pub metadata_bytes: u64,
+    /// So many snapshots, clones and rollbacks can still be made.
+    pub snapshots_left: u64,
     /// Deleted volumes are being given back.
     pub is_reaping: bool,
     /// Why some of them does not come back, by now or for good: a sentence.
@@ -78,6 +89,7 @@ pub(super) struct Levels {
     pub news: Vec<PoolEvent>,
     /// Of the data and of the metadata, how many of the levels were reached.
     told: [usize; 2],
+    has_told_time: bool,
 }
 
 impl Core {
@@ -98,6 +110,11 @@ impl Core {
 
     /// Tells of levels that were reached since the last look.
     pub(super) fn look_at_levels(&mut self) {
+        let (time, percent) = (self.head.time, TIME_PERCENT);
+        if time * 100 >= TIME_MAX * percent && !self.report.has_told_time {
+            self.report.has_told_time = true;
+            self.report.news.push(PoolEvent::TimeFull { percent });
+        }
         // What only waits for commits, and to be discarded, is there for whoever needs it.
         let [nodes, blocks] = self.trees.kept();
         let kept = [blocks + self.commits.freed_blocks, nodes];
@@ -141,7 +158,8 @@ impl Core {
             data_bytes: blocks_total << shift,
             metadata_used_bytes: nodes * node_bytes,
             metadata_bytes: nodes_total * node_bytes,
-            is_reaping: self.ops.is_reaping(),
+            snapshots_left: TIME_MAX - 1 - self.head.time,
+            is_reaping: self.ops.is_reaping() && !self.ops.waits_to_reap(),
             unreaped: self.ops.unreaped.as_ref().map(ToString::to_string),
             damaged: self.ops.damaged.as_ref().map(ToString::to_string),
             volumes: self.entries.iter().map(report).collect(),

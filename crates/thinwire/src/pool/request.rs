@@ -139,6 +139,12 @@ pub struct PoolStatus {
     pub metadata_bytes: u64,
     /// Of those in use.
     pub metadata_used_bytes: u64,
+    /// So many snapshots, clones and rollbacks can still be made.
+    #[serde(default)]
+    pub snapshots_left: Option<u64>,
+    /// Why some of the room of deleted volumes does not come back, for people; null if it does.
+    #[serde(default)]
+    pub unreaped: Option<String>,
     /// Why there may be more volumes than these, for people; null if these are all.
     pub damaged: Option<String>,
     /// In the order in which they were made.
@@ -187,6 +193,8 @@ impl PoolStatus {
             data_used_bytes: report.data_used_bytes,
             metadata_bytes: report.metadata_bytes,
             metadata_used_bytes: report.metadata_used_bytes,
+            snapshots_left: Some(report.snapshots_left),
+            unreaped: report.unreaped.clone(),
             damaged: report.damaged.clone(),
             volumes: report.volumes.iter().enumerate().map(volume).collect(),
         }

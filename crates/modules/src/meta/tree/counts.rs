@@ -103,7 +103,7 @@ impl Space {
     }
 }
 
-fn bits(row: &[u8; ROW_BYTES], at: u64) -> u64 {
+pub(super) fn bits(row: &[u8; ROW_BYTES], at: u64) -> u64 {
     let at = at % EACH_ROW;
     u64::from(row[(at / 4) as usize] >> (2 * (at % 4)) & 3)
 }

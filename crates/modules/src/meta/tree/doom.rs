@@ -10,7 +10,9 @@ use super::{
 
 /// In the place of the level, for nodes that cannot be read.
 const UNREADABLE: u64 = 0xff;
-const LEVEL_SHIFT: u32 = 56;
+pub(super) const LEVEL_SHIFT: u32 = 56;
+/// So many nodes are passed over at most, since they cannot be read by now: with more of them all wait.
+const PASSED_OVER_MAX: usize = 64;
 /// The first key of those that cannot be read.
 pub(super) const FIRST_UNREADABLE: u64 = UNREADABLE << LEVEL_SHIFT;
 
@@ -105,17 +107,31 @@ impl Trees {
         }
     }
 
-    /// There is something to give back of deleted trees.
+    /// There is something to give back of deleted trees, of what could be read so far.
     pub(super) fn first_doomed(&mut self) -> Result<Option<u64>, TreeStop> {
-        let first = self.first(&DOOMED, self.doomed, 0)?;
+        let mut first = self.first(&DOOMED, self.doomed, 0)?;
+        while let Some(key) = first.filter(|key| self.passed_over.contains(key)) {
+            first = self.first(&DOOMED, self.doomed, key + 1)?;
+        }
         Ok(first.filter(|key| key >> LEVEL_SHIFT != UNREADABLE))
     }
 
-    /// Gives back what one doomed node refers to, and the node.
+    /// Gives back what one doomed node refers to, and the node. What cannot be read by now is passed over from then on.
     pub(super) fn reap(&mut self) -> Result<TreeReaped, TreeStop> {
         let Some(first) = self.first_doomed()? else {
             return Ok(TreeReaped { more: false, damaged: None });
         };
+        let reaped = self.reap_row(first);
+        if let Err(TreeStop::Fault(fault)) = &reaped
+            && fault.may_pass()
+            && self.passed_over.len() < PASSED_OVER_MAX
+        {
+            self.passed_over.insert(first);
+        }
+        reaped
+    }
+
+    fn reap_row(&mut self, first: u64) -> Result<TreeReaped, TreeStop> {
         let (doomed, value) = self.remove_bytes(&DOOMED, self.doomed, first)?;
         self.doomed = doomed;
         let node = first & ((1 << LEVEL_SHIFT) - 1);
@@ -142,7 +158,7 @@ impl Trees {
     }
 
     /// What a node refers to, all of it, with its kind.
-    fn held_by(
+    pub(super) fn held_by(
         &mut self,
         kind: u8,
         level: u8,

@@ -43,6 +43,7 @@ impl Trees {
             nodes: Space::new(state.nodes),
             blocks: Space::new(state.blocks),
             doomed: state.doomed,
+            passed_over: BTreeSet::new(),
             cache: Cache::new(config.cache_nodes),
             wanted: VecDeque::new(),
             ios: (0..TREE_IOS_MAX).map(|_| None).collect(),

@@ -1,8 +1,8 @@
 //! What a check has found and can be put right without losing anything: counts, and what damage has kept of deleted trees.
 
 use super::counts::Of;
-use super::doom::FIRST_UNREADABLE;
-use super::{DOOMED, TreeChange, TreeFinding, TreePointer, TreeStop, Trees};
+use super::doom::{Doomed, FIRST_UNREADABLE, LEVEL_SHIFT};
+use super::{DOOMED, TreeChange, TreeFinding, TreePointer, TreeStop, TreeValue, Trees};
 
 impl Trees {
     /// These maps are empty from now on, of which `old` are nodes. Only a commit behind [`Trees::put_count`] of all counts may follow: the maps
@@ -38,6 +38,20 @@ impl Trees {
     }
 }
 
+impl Trees {
+    /// What that doomed node refers to cannot be read.
+    fn is_unreadable(&mut self, key: u64) -> Result<bool, TreeStop> {
+        let mut value = [0; Doomed::BYTES];
+        self.find(&DOOMED, self.doomed, key, &mut value)?;
+        let Some(Doomed { at, kind }) = Doomed::take(&value) else { return Ok(false) };
+        match self.held_by(kind, (key >> LEVEL_SHIFT) as u8, at) {
+            Ok(_) => Ok(false),
+            Err(TreeStop::Fault(_)) => Ok(true),
+            Err(stop) => Err(stop),
+        }
+    }
+}
+
 impl TreeChange<'_> {
     /// What is held by another number of references than its count says has that count from now on. False if it is another finding.
     ///
@@ -60,17 +74,20 @@ impl TreeChange<'_> {
         Ok(true)
     }
 
-    /// Forgets one of the nodes of deleted trees that cannot be read, for which giving back has stopped: from then on it, and all that only it referred
-    /// to, has too high a count. False if there is none.
+    /// Forgets one of the nodes of deleted trees that cannot be read, whether that was found out before or not: from then on it, and all that only it referred
+    /// to, has too high a count. False if there is none. `from` is 0 at first, and kept by the caller for the next call.
     ///
     /// # Errors
     /// As [`Trees::lookup`](super::Trees::lookup).
-    pub fn forget_unreadable(&mut self) -> Result<bool, TreeStop> {
+    pub fn forget_unreadable(&mut self, from: &mut u64) -> Result<bool, TreeStop> {
         let trees = &mut *self.trees;
-        let Some(first) = trees.first(&DOOMED, trees.doomed, FIRST_UNREADABLE)? else {
-            return Ok(false);
-        };
-        (trees.doomed, _) = trees.remove_bytes(&DOOMED, trees.doomed, first)?;
-        Ok(true)
+        while let Some(key) = trees.first(&DOOMED, trees.doomed, *from)? {
+            if key >= FIRST_UNREADABLE || trees.is_unreadable(key)? {
+                (trees.doomed, _) = trees.remove_bytes(&DOOMED, trees.doomed, key)?;
+                return Ok(true);
+            }
+            *from = key + 1;
+        }
+        Ok(false)
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::change::Purpose;
-use super::counts::Of;
+use super::counts::{Of, Space};
 use super::*;
 
 fn take<V: TreeValue>(kind: &TreeKind, at: (u64, usize), bytes: &[u8]) -> Result<V, TreeStop> {
@@ -134,7 +134,17 @@ impl Trees {
         Ok(())
     }
 
-    /// There are deleted trees to be given back ([`TreeChange::reap`]).
+    /// So many nodes of deleted trees could not be read, and are passed over until [`Trees::try_all_doomed`].
+    pub fn passed_over(&self) -> usize {
+        self.passed_over.len()
+    }
+
+    /// What could not be read of deleted trees is tried again.
+    pub fn try_all_doomed(&mut self) {
+        self.passed_over.clear();
+    }
+
+    /// There are deleted trees to be given back ([`TreeChange::reap`]), beside what is passed over.
     ///
     /// # Errors
     /// As [`Trees::lookup`].

@@ -117,7 +117,7 @@ impl Core {
     /// The time behind the next cut.
     fn next_time(&self) -> Result<u64, PoolError> {
         let time = self.head.time + 1;
-        if time < TIME_MAX { Ok(time) } else { Err(PoolError::TooMany) }
+        if time < TIME_MAX { Ok(time) } else { Err(PoolError::NoTime) }
     }
 
     /// Another volume of that row, whose blocks are those of another one, of which that is the row from now on.
@@ -211,7 +211,7 @@ impl Core {
         if let Some(entry) = self.entries.get_mut(&volume) {
             entry.added_in = open;
         }
-        self.ops.reaps = true;
+        self.ops.reap();
         Ok(PoolDone::Done)
     }
 
@@ -246,7 +246,7 @@ impl Core {
         (self.volumes, self.names) = (volumes, names);
         self.entries.remove(&volume);
         of.into_iter().for_each(|(of, row)| self.set_row(of, row));
-        self.ops.reaps = true;
+        self.ops.reap();
         Ok(PoolDone::Done)
     }
 

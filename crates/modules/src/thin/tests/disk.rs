@@ -2,7 +2,7 @@
 //! with bytes that are nobody's.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use thinwire_buffer::{Pool, SegList};
@@ -53,6 +53,9 @@ struct Inner {
     is_prompt: bool,
     /// One in so many of these fails; none if 0.
     fails: BTreeMap<&'static str, u64>,
+    /// Reads of these offsets fail; and how many have.
+    unread: BTreeSet<u64>,
+    has_failed: u64,
     /// It does none of these.
     hangs: Option<Op>,
     discards: Vec<(u64, u64)>,
@@ -88,6 +91,8 @@ impl Disk {
             random: SplitMix64::new(seed + 1),
             is_prompt: true,
             fails: BTreeMap::new(),
+            unread: BTreeSet::new(),
+            has_failed: 0,
             hangs: None,
             discards: Vec::new(),
             forgets: false,
@@ -104,6 +109,16 @@ impl Disk {
     /// From now on one in so many fails of these: "read", "write" or "flush".
     pub fn fail(&self, what: &'static str, one_in: u64) {
         self.0.borrow_mut().fails.insert(what, one_in);
+    }
+
+    /// From now on reads of these offsets fail, and no others.
+    pub fn fail_reads_of(&self, offsets: impl IntoIterator<Item = u64>) {
+        self.0.borrow_mut().unread = offsets.into_iter().collect();
+    }
+
+    /// So many reads have failed.
+    pub fn failed_reads(&self) -> u64 {
+        self.0.borrow().has_failed
     }
 
     /// From now on it does none of these, or all it is asked for.
@@ -211,7 +226,9 @@ impl Inner {
 
     fn execute(&mut self, io: Io, covers: u64, own: Option<usize>) -> Completion {
         let mut completion = Completion::new(io.token, Ok(()));
-        if self.fails(io.op) {
+        let is_unread = io.op == Op::Read && self.unread.contains(&io.offset);
+        self.has_failed += u64::from(is_unread);
+        if is_unread || self.fails(io.op) {
             let now = self.tick();
             if let Some(own) = own {
                 (self.log[own].done, self.log[own].has_failed) = (now, true);

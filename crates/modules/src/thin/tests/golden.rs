@@ -37,7 +37,8 @@ fn row() -> VolumeRow {
 
 fn images() -> Vec<(&'static str, Vec<u8>)> {
     let new = NewPool { block_bytes: 65536, data_bytes: 1 << 30, metadata_bytes: 8 << 20 };
-    let head = PoolHead { block_shift: 16, next_volume: 0x77, time: 0x55, ended: 0x33 };
+    let head =
+        PoolHead { block_shift: 16, next_volume: 0x77, time: 0x55, ended: 0x33, untrimmed: 0x44 };
     vec![
         ("state", new.states().unwrap()[1].clone()),
         ("head", head.encode().to_vec()),
@@ -107,8 +108,9 @@ fn number(image: &[u8], fields: &[(usize, usize, String)], name: &str) -> u64 {
 fn fields_are_where_the_document_says() {
     let fields = table("| 0 | 1 | pool version | 1 |");
     let (_, head) = &images()[1];
-    let says = ["pool version", "block", "next volume", "time"].map(|of| number(head, &fields, of));
-    assert_eq!(says, [1, 16, 0x77, 0x55]);
+    let names = ["pool version", "block", "next volume", "time", "ended", "untrimmed"];
+    let says = names.map(|of| number(head, &fields, of));
+    assert_eq!(says, [1, 16, 0x77, 0x55, 0x33, 0x44]);
     assert_eq!(fields.last().map(|(at, width, _)| at + width), Some(POOL_HEAD_BYTES));
     let fields = table("| 0 | 16 | blocks | root of its tree of blocks |");
     let (_, volume) = &images()[2];
@@ -124,9 +126,11 @@ fn fields_are_where_the_document_says() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let right = PoolHead { block_shift: 12, next_volume: 1, time: 0, ended: 0 };
+    let right = PoolHead { block_shift: 12, next_volume: 1, time: 0, ended: 0, untrimmed: 0 };
     assert_eq!(PoolHead::decode(&right.encode()), Ok(right));
-    for (at, byte) in [(0, 2), (1, 11), (1, 21), (2, 1), (8, 0), (19, 0x10), (32, 1), (63, 1)] {
+    for (at, byte) in
+        [(0, 2), (1, 11), (1, 21), (2, 1), (8, 0), (19, 0x10), (32, 1), (40, 1), (63, 1)]
+    {
         let mut wrong = right.encode();
         wrong[at] = byte;
         assert!(PoolHead::decode(&wrong).is_err(), "byte {at}");

@@ -1,5 +1,6 @@
 //! Parts that run full, and grow.
 
+use thinwire_buffer::Time;
 use thinwire_volume::ErrorKind;
 
 use super::super::*;
@@ -21,7 +22,7 @@ fn fill_metadata(world: &mut World) -> Vec<u64> {
         world.pool.poll_events(&mut events);
         told.extend(events.drain(..).filter_map(|event| match event {
             PoolEvent::MetadataFull { percent } => Some(percent),
-            PoolEvent::DataFull { .. } => None,
+            _ => None,
         }));
         if done.is_none() {
             assert_eq!(world.op_errors.pop(), Some(PoolError::NoRoom));
@@ -100,4 +101,52 @@ fn a_pool_whose_parts_have_grown_has_more_room_when_it_is_opened() {
     assert_eq!(world.check(), []);
     world.read_all(volume);
     world.is_right();
+}
+
+/// A pool counts snapshots, and has told that long before it is at the end.
+#[test]
+fn snapshots_that_come_to_an_end_are_told_of_and_then_refused() {
+    use super::super::rows::TIME_MAX;
+    let mut world = World::new(Setup::default());
+    let volume = world.create(4 * BLOCK);
+    world.rest();
+    let told = |world: &World| {
+        let mut events = Vec::new();
+        world.pool.poll_events(&mut events);
+        events
+    };
+    let at = |world: &World, time: u64| world.pool.0.borrow_mut().head.time = time;
+    at(&world, TIME_MAX * 9 / 10 - 2);
+    world.snapshot(volume);
+    assert_eq!(told(&world), []);
+    world.snapshot(volume);
+    world.snapshot(volume);
+    assert_eq!(told(&world), [PoolEvent::TimeFull { percent: 90 }]);
+    at(&world, TIME_MAX - 3);
+    assert_eq!(world.pool.report().snapshots_left, 2);
+    let snapshot = world.snapshot(volume);
+    world.snapshot(volume);
+    let back = PoolOp::RollBack { volume, to: snapshot, incarnation: 9 };
+    let snapshot = PoolOp::Snapshot { volume, name: "late".into(), incarnation: 8, at: 0 };
+    for op in [back, snapshot] {
+        assert_eq!(world.run(op), None);
+        let error = world.op_errors.pop().unwrap();
+        assert_eq!(error, PoolError::NoTime);
+        assert!(error.to_string().contains("make another pool"), "{error}");
+    }
+    assert_eq!(world.pool.report().snapshots_left, 0);
+    assert_eq!(told(&world), []);
+    // All else goes on, and whoever opens it hears it, too.
+    world.open_volume(volume);
+    world.write(volume, 0, 32);
+    world.flush(volume);
+    world.read_all(volume);
+    world.is_right();
+    world.rest();
+    let World { setup, clock, data, metadata, pool, open, .. } = world;
+    drop((pool, open));
+    let world = World::over(setup, data, metadata, clock);
+    world.pool.turn(Time::ZERO);
+    assert_eq!(told(&world), [PoolEvent::TimeFull { percent: 90 }]);
+    assert_eq!(world.pool.report().snapshots_left, 0);
 }

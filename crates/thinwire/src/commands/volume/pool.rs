@@ -85,9 +85,6 @@ impl OpenPool<'_> {
     fn reap(&mut self, is_json: bool) -> Outcome {
         let mut said_at = Instant::now();
         while self.pool.report().is_reaping && self.pool.stopped().is_none() {
-            if self.pool.report().unreaped.is_some() {
-                break;
-            }
             if self.signals.take().is_some() {
                 output::complain("interrupted: its blocks come back when the pool is used");
                 return Ok(());
@@ -295,6 +292,9 @@ pub fn show(spec: &VolumeSpec, space: bool, common: &VolumeCommon) -> Outcome {
     say_pool(&PoolStatus::of(&report, &own), common.json)
 }
 
+/// As few as are left when somebody is told: a tenth of all.
+const FEW_SNAPSHOTS: u64 = (1 << 28) / 10;
+
 fn say_pool(json: &PoolStatus, is_json: bool) -> Outcome {
     let damaged = json.damaged.as_ref().map_or(Ok(()), |why| {
         Err(Failure::failed(format!("not all volumes of the pool can be read: {why}")))
@@ -309,6 +309,16 @@ fn say_pool(json: &PoolStatus, is_json: bool) -> Outcome {
         show_size(json.block_bytes),
         of(json.metadata_used_bytes, json.metadata_bytes)
     );
+    if let Some(why) = &json.unreaped {
+        text += &format!(
+            "\nsome of the room of deleted volumes does not come back: {why}; `thinwire volume check --repair` gives up what cannot be read"
+        );
+    }
+    if let Some(left) = json.snapshots_left.filter(|left| *left < FEW_SNAPSHOTS) {
+        text += &format!(
+            "\n{left} more snapshots, clones and rollbacks can be made: before the end of them make another pool, and copy volumes to that"
+        );
+    }
     let row = |volume: &PoolVolumeStatus| {
         let kind = match (volume.is_snapshot, &volume.origin) {
             (true, Some(origin)) => format!("snapshot of {origin}"),
