@@ -347,7 +347,7 @@ impl Ops {
             && self.current.is_none()
             && self.pending.is_empty()
             && self.measures.is_empty()
-            && (!self.reaps || self.waits_to_reap())
+            && !self.reaps
     }
 
     /// A handle whose writes were held is gone.
