@@ -64,6 +64,7 @@ fn label(role: u16, state: Vec<u8>) -> Label {
         cut: 0,
         cut_begun: 0,
         made_bytes: None,
+        work: None,
         openings: 0,
         content: Identity::default(),
         writer: None,

@@ -61,6 +61,7 @@ fn label() -> Label {
         cut: 0,
         cut_begun: 0,
         made_bytes: None,
+        work: None,
         openings: 0,
         content: Identity::default(),
         writer: None,

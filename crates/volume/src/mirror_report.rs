@@ -15,6 +15,8 @@ pub struct MirrorReport {
     pub mended: u64,
     /// Bytes that were copied to legs since it was opened, of each.
     pub copied: u64,
+    /// It is growing: how many bytes of that are zeroed on all legs, and how many are to be.
+    pub grows: Option<(u64, u64)>,
     /// Of each leg.
     pub legs: Vec<LegReport>,
 }

@@ -13,6 +13,8 @@ const CHECK_BYTES: u64 = 128 << 10;
 const CHECKS_MAX: u32 = 4;
 /// After so many regions what was found good is flushed, and they are closed.
 const SETTLE_EACH: usize = 64;
+/// Or after so long, so that who is cut off again and again gets on all the same.
+const SETTLE_AFTER: Duration = Duration::from_secs(5);
 /// What could not be read is tried again after this.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
@@ -52,6 +54,8 @@ pub(super) struct Check {
     /// Regions of which all blocks fit, and that are not flushed.
     good: Vec<u32>,
     is_settling: bool,
+    /// Since when the first of them is.
+    good_since: Time,
     /// Regions that hold what a flush has failed to cover.
     unflushed: Vec<u32>,
     pub retry_at: Time,
@@ -82,7 +86,8 @@ impl Integrity {
         if self.config.read_only || self.check.retry_at > self.now {
             return false;
         }
-        let is_full = self.check.good.len() >= SETTLE_EACH;
+        let is_old = self.now >= self.check.good_since + SETTLE_AFTER;
+        let is_full = self.check.good.len() >= SETTLE_EACH || !self.check.good.is_empty() && is_old;
         let next = if is_full { None } else { self.regions.next_uncopied(1) };
         if let Some(number) = next {
             self.begin_region(number, false);
@@ -240,6 +245,9 @@ impl Integrity {
         if self.regions.stale(number) != 0 && !self.config.read_only {
             if !region.is_doubtful && !self.regions.is_spoiled() {
                 self.regions.set_copied(number, 1);
+                if self.check.good.is_empty() {
+                    self.check.good_since = self.now;
+                }
                 self.check.good.push(number);
             } else if region.is_doubtful {
                 self.regions.pass_over(number);

@@ -79,6 +79,7 @@ pub fn label_parts(whole: &NewWhole<'_>, parts: &[NewPart]) -> Result<Vec<Label>
             cut: 0,
             cut_begun: 0,
             made_bytes: None,
+            work: None,
             openings: 0,
             content: part.content,
             writer: None,

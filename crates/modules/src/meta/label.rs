@@ -5,7 +5,7 @@ mod fields;
 #[cfg(test)]
 pub(super) mod tests;
 
-use thinwire_volume::{HolderName, Identity, WriterRecord};
+use thinwire_volume::{HolderName, Identity, WORK_PERCENT_MAX, WorkPace, WriterRecord};
 
 use self::fields::*;
 use super::LabelFault;
@@ -36,6 +36,11 @@ const SIZE_ALIGN_BYTES: u64 = 512;
 /// The part has grown: who does not know of [`Label::made_bytes`] would know the whole by another identity, and lose it for good with the next label. A
 /// read-only compatible feature.
 const GROWN: u64 = 1;
+/// It says what it does beside its users. Who does not know that does it as is usual. A compatible feature.
+const WORKS: u64 = 1;
+/// Of [`Label::work`]: nothing is begun; a scrub goes on.
+const WORK_PAUSED: u8 = 1;
+const WORK_SCRUBS: u8 = 2;
 
 /// What a reader has to know to use a part, and does not, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +60,15 @@ pub struct LabelPart {
     pub uuid: [u8; 16],
     /// Bytes of its data: what of it the module may use, behind [`Label::data_start`]. Not 0, a multiple of 512.
     pub bytes: u64,
+}
+
+/// What a whole does beside its users ([`Work`](thinwire_volume::Work)), as it was told, or has begun, and keeps whoever opens it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LabelWork {
+    /// How fast; 1 to 100 percent.
+    pub pace: WorkPace,
+    /// A scrub goes on, which has read all before this, in bytes.
+    pub scrubbed_to: Option<u64>,
 }
 
 /// What a part says. Fields are free to be set; [`Label::encode`] writes none that [`Label::decode`] would refuse.
@@ -100,6 +114,8 @@ pub struct Label {
     /// Bytes of data with which the part was made, if it has grown since: less than it has. The whole is known by these, and so stays what it was
     /// to whatever stands on it ([`Child::made_with`](crate::Child::made_with)).
     pub made_bytes: Option<u64>,
+    /// What the whole does beside its users, where that is not as usual; of a mirror only.
+    pub work: Option<LabelWork>,
     /// What the module keeps here of its own: at most [`LABEL_STATE_BYTES_MAX`] bytes, in its own format, and no more than the
     /// rows leave room for. None of it is looked at here.
     pub state: Vec<u8>,
@@ -174,6 +190,14 @@ impl Label {
             head(READ_ONLY_COMPATIBLE, &GROWN.to_le_bytes());
             head(MADE_BYTES, &made.to_le_bytes());
         }
+        if let Some(work) = self.work {
+            let paused = if work.pace.is_paused { WORK_PAUSED } else { 0 };
+            let scrubs = if work.scrubbed_to.is_some() { WORK_SCRUBS } else { 0 };
+            head(COMPATIBLE, &WORKS.to_le_bytes());
+            head(WORK, &[paused | scrubs]);
+            head(WORK_PERCENT, &[work.pace.percent]);
+            head(SCRUBBED_TO, &work.scrubbed_to.unwrap_or(0).to_le_bytes());
+        }
         head(CUT, &self.cut.to_le_bytes());
         head(CUT_BEGUN, &self.cut_begun.to_le_bytes());
         head(DATA_START, &self.data_start.to_le_bytes());
@@ -227,8 +251,9 @@ impl Label {
         }
         let read_only_compatible = u64_of(image, 0, READ_ONLY_COMPATIBLE);
         let has_grown = read_only_compatible & GROWN != 0;
+        let compatible = u64_of(image, 0, COMPATIBLE);
         let features = LabelFeatures {
-            compatible: u64_of(image, 0, COMPATIBLE),
+            compatible: compatible & !WORKS,
             read_only_compatible: read_only_compatible & !GROWN,
             incompatible: u64_of(image, 0, INCOMPATIBLE),
         };
@@ -266,6 +291,7 @@ impl Label {
             cut: u64_of(image, 0, CUT),
             cut_begun: u64_of(image, 0, CUT_BEGUN),
             made_bytes: has_grown.then(|| u64_of(image, 0, MADE_BYTES)),
+            work: (compatible & WORKS != 0).then(|| work(image)),
             state: state(image, row(count))?,
         };
         label.check()?;
@@ -320,6 +346,12 @@ impl Label {
         if (self.openings == 0) != (self.opening == [0; 16]) {
             let (count, last) = (self.openings, hex(&self.opening));
             return wrong("openings", format!("is {count}, and the last of them {last}"));
+        }
+        if let Some(work) = self.work {
+            let percent = work.pace.percent;
+            if !(1..=WORK_PERCENT_MAX).contains(&percent) {
+                return wrong("work percent", format!("is {percent}, not 1 to {WORK_PERCENT_MAX}"));
+            }
         }
         self.check_uuids()?;
         self.check_sizes()
@@ -472,6 +504,14 @@ fn state(image: &LabelImage, from: usize) -> Result<Vec<u8>, LabelFault> {
 fn put_state(image: &mut LabelImage, from: usize, state: &[u8]) {
     put(image, 0, STATE_LENGTH, &(state.len() as u16).to_le_bytes());
     image[from..from + state.len()].copy_from_slice(state);
+}
+
+/// What it does beside its users. Bits that have no meaning are met by [`Label::check_rest`].
+fn work(image: &LabelImage) -> LabelWork {
+    let [says]: [u8; 1] = bytes(image, 0, WORK);
+    let [percent]: [u8; 1] = bytes(image, 0, WORK_PERCENT);
+    let scrubbed_to = (says & WORK_SCRUBS != 0).then(|| u64_of(image, 0, SCRUBBED_TO));
+    LabelWork { pace: WorkPace { is_paused: says & WORK_PAUSED != 0, percent }, scrubbed_to }
 }
 
 /// Who may write the whole, if that is kept here.

@@ -32,7 +32,7 @@ pub use finding::{Finding, FoundLabel, LabelError};
 pub use growing::{GrowthError, WholeGrowth};
 pub use label::{
     LABEL_AREA_BYTES, LABEL_BYTES, LABEL_NAME_BYTES_MAX, LABEL_ROWS_MAX, LABEL_STATE_BYTES_MAX,
-    Label, LabelFeatures, LabelImage, LabelPart,
+    Label, LabelFeatures, LabelImage, LabelPart, LabelWork,
 };
 pub use labels::{LABEL_OFFSETS, LabelOutcome, Labels};
 pub use making::{MadePart, MakingError, WholeMaking, occupant};

@@ -52,4 +52,18 @@ pub enum MirrorCanary {
     NoLookLock,
     /// Behind a crash what one leg has fills in for another, also where users have read that other one since.
     ForgetsWhatWasRead,
+    /// A leg that has nothing to do is not asked whether it is there when another one is silent.
+    OneByOne,
+    /// What a leg answers of one kind counts for the other.
+    AnyAnswerCounts,
+    /// Each label of a change has as long as the first.
+    EachLabelAnew,
+    /// What was copied counts only when much was.
+    SettlesLate,
+    /// What is done beside users stands in no label.
+    ForgetsWork,
+    /// A scrub is on record as being where it reads.
+    NotesAhead,
+    /// What follows a block that does not fit is looked at block by block.
+    BlockByBlock,
 }

@@ -26,7 +26,9 @@ pub struct MirrorConfig {
     /// Now, in seconds since 1970, for people to read; 0 if there is no clock.
     pub opened_at: u64,
     /// A leg that has answered nothing for so long, of which a turn counts for a second at most, is dropped, while another is
-    /// in sync; so is one that has not answered something for [`LATE_TIMES`](super::LATE_TIMES) as long. 5 seconds by custom.
+    /// in sync; so is one whose labels take longer than that, those of one change together. What it answers of reads says nothing of the rest,
+    /// and the other way round. One that answers others of the same kind has [`LATE_TIMES`](super::LATE_TIMES) as long. Legs that are dead by then are dropped with it:
+    /// so users wait no more than half a second longer than that behind the last that has died. 5 seconds by custom.
     pub leg_timeout: Duration,
     /// Brings legs back while it is in use. Without one they come with the next opening, or by [`Mirror::return_leg`](super::Mirror::return_leg).
     pub keeper: Option<Box<dyn LegKeeper>>,

@@ -108,6 +108,7 @@ struct Inner {
     asks: VecDeque<(u64, MirrorAsk)>,
     ended: Vec<(u64, MirrorAnswer)>,
     is_closed: bool,
+    is_growing: bool,
 }
 
 /// By which a mirror is asked for something. A handle: clones are of the same mirror.
@@ -139,6 +140,12 @@ impl MirrorDesk {
         Some(ended.remove(at).1)
     }
 
+    /// It is growing, or about to: what is asked for now begins behind that.
+    pub fn is_growing(&self) -> bool {
+        let inner = self.0.borrow();
+        inner.is_growing || inner.asks.iter().any(|(_, ask)| *ask == MirrorAsk::Grow)
+    }
+
     /// The mirror is gone.
     pub fn is_closed(&self) -> bool {
         self.0.borrow().is_closed
@@ -164,6 +171,11 @@ impl DeskEnd {
         Some(ask)
     }
 
+    /// It has begun to grow, or has ended that.
+    pub fn grows(&self, grows: bool) {
+        self.desk.0.borrow_mut().is_growing = grows;
+    }
+
     /// It has ended.
     pub fn end(&mut self, answer: MirrorAnswer) {
         if let Some(number) = self.busy.take() {
@@ -177,7 +189,7 @@ impl DeskEnd {
         let inner = &mut *self.desk.0.borrow_mut();
         let left = inner.asks.drain(..).map(|(number, _)| (number, Err(MirrorAskError::Closed)));
         inner.ended.extend(left);
-        inner.is_closed = true;
+        (inner.is_closed, inner.is_growing) = (true, false);
     }
 }
 

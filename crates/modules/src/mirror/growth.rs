@@ -50,7 +50,7 @@ impl Mirror {
         }
         while let Some(ask) = self.desk.begin() {
             let begun = match ask {
-                MirrorAsk::Grow => self.begin_growth(),
+                MirrorAsk::Grow => self.begin_growth().inspect(|()| self.desk.grows(true)),
                 MirrorAsk::Remove(leg) => self.begin_removal(leg),
             };
             if let Err(error) = begun {
@@ -152,6 +152,16 @@ impl Mirror {
         true
     }
 
+    /// How much of what it grows by is zeroed, of how much.
+    pub(super) fn grows(&self) -> Option<(u64, u64)> {
+        let (from, all) = (self.geometry.bytes, self.growth.to.saturating_sub(self.geometry.bytes));
+        match self.growth.step {
+            Step::Nothing => None,
+            Step::Zeroing { at } => Some((at.saturating_sub(from), all)),
+            Step::Flushing | Step::Recording | Step::Written => Some((all, all)),
+        }
+    }
+
     /// When it may go on that waits for time.
     pub(super) fn next_growth(&self) -> Time {
         match self.growth {
@@ -233,6 +243,7 @@ impl Mirror {
 
     fn end_growth(&mut self, answer: MirrorAnswer) {
         self.growth = Growth::default();
+        self.desk.grows(false);
         self.desk.end(answer);
     }
 }

@@ -40,8 +40,10 @@ pub(super) struct Leg {
     pub label_since: Option<Time>,
     /// What it counted when its events were last taken.
     pub events: u64,
-    /// When it has completed something last, by the time that counts for legs that are to answer.
-    pub answered: Time,
+    /// What its labels have taken of the change that is being put on record.
+    pub label_spent: Duration,
+    /// When it has completed something last, of each [`Kind`](super::lateness::Kind), by the time that counts for legs that are to answer.
+    pub answered: [Time; 2],
     pub outstanding: u32,
     delay_ns: u64,
     read_errors: u32,
@@ -65,7 +67,8 @@ impl Leg {
             is_marked,
             label_since,
             events,
-            answered: Time::ZERO,
+            label_spent: Duration::ZERO,
+            answered: [Time::ZERO; 2],
             outstanding,
             delay_ns,
             read_errors,

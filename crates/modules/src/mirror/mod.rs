@@ -12,12 +12,12 @@
 //! * `closing` ends it in order.
 //! * `cuts` has all legs make a snapshot, or none (rule 13).
 //! * `keeper` gives up those that were dropped as a whole, and has them back (rule 22).
-//! * `standing` drops legs that fail, and has those copied to that have lost something.
+//! * `standing` drops legs that fail, and has those copied to that have lost something; `lateness` those that do not answer.
 //! * `resync` copies what legs lack, under the lock of what it copies (rule 5), and what one leg could not read.
 //! * `growth` has it become as large as its legs have become (rule 24); `removal` has a leg less; `desk` is by
 //!   which that is asked for.
-//! * `work` says how fast that goes, and whether it does.
-//! * `scrub` reads all legs, and writes again what does not fit the sum that a leg keeps, from one that does (rule 20).
+//! * `work` says how fast that goes, and whether it does, and keeps that in the labels.
+//! * `scrub` reads all legs, and writes again what does not fit the sum that a leg keeps, from one that does (rule 20); `progress` says how far it is.
 //!
 //! What a leg may do wrong: fail an I/O (it is dropped, or what it could not read is written again), lose what it has not
 //! flushed (it says so, or a crash does: it is resynced), never answer (it is dropped when time has passed), be fenced
@@ -36,8 +36,10 @@ mod found;
 mod growth;
 mod intent;
 mod keeper;
+mod lateness;
 mod legs;
 mod opening;
+mod progress;
 mod record;
 mod removal;
 mod report;
@@ -64,6 +66,7 @@ use self::closing::Closing;
 use self::desk::DeskEnd;
 use self::growth::Growth;
 use self::intent::Intent;
+use self::lateness::Kind;
 use self::legs::Leg;
 use self::opening::Phase;
 use self::record::Record;
@@ -106,6 +109,7 @@ const ROUNDS_MAX: usize = 16;
 struct Sub {
     leg: u8,
     job: u32,
+    kind: Kind,
     /// By [`Mirror::counted`], at the first turn behind its submission; [`Time::NEVER`] before that.
     since: Time,
     /// The leg was dropped: nobody waits for it.
@@ -166,6 +170,8 @@ enum Task {
     Settle,
     /// What it grows by is zeroed, or flushed.
     Grow,
+    /// A leg is asked whether it is there.
+    Probe,
     /// A part of the bitmaps of a leg is read, from this block on.
     Load {
         leg: usize,
@@ -262,9 +268,9 @@ impl Mirror {
     /// Hands an I/O to a leg, for a job. Its range is of that leg.
     #[inline]
     fn send(&mut self, leg: usize, job: u32, mut io: Io) {
-        let (since, is_orphan) = (Time::NEVER, false);
+        let (kind, since, is_orphan) = (Kind::of(io.op), Time::NEVER, false);
         let Some(to) = &mut self.legs[leg] else { unreachable!("it is active") };
-        io.token = self.subs.insert(Sub { leg: leg as u8, job, since, is_orphan }).into();
+        io.token = self.subs.insert(Sub { leg: leg as u8, job, kind, since, is_orphan }).into();
         to.outstanding += 1;
         self.jobs.get_mut(job).pending += 1;
         to.volume.submit(io);
@@ -282,10 +288,10 @@ impl Mirror {
 
     /// A leg has completed something.
     fn on_completion(&mut self, leg: usize, mut completion: Completion) {
-        let Some(at) = &mut self.legs[leg] else { return };
         let result = completion.result;
-        at.answered = self.counted;
         if completion.token == LEG_LABEL_TOKEN {
+            self.on_answer(leg, Kind::Change);
+            let Some(at) = &mut self.legs[leg] else { return };
             // Of a leg that was dropped its label is to stay as it is.
             if at.label_since.is_some()
                 && let Some(ended) = at.labels.on_completion(completion, &mut *at.volume)
@@ -296,6 +302,8 @@ impl Mirror {
             return self.on_last_word(leg, result);
         }
         let Some(sub) = self.subs.remove(completion.token) else { return };
+        self.on_answer(leg, sub.kind);
+        let Some(at) = &mut self.legs[leg] else { return };
         at.outstanding -= 1;
         if sub.is_orphan {
             return self.on_last_word(leg, result);
@@ -385,6 +393,7 @@ impl Mirror {
             Task::Look(_) => self.finish_look(id),
             Task::Settle => self.finish_settle(id),
             Task::Grow => self.finish_growth(id),
+            Task::Probe => self.finish_probe(id),
             &Task::Load { leg, block } => self.finish_load(id, leg, block),
         }
     }
@@ -413,34 +422,6 @@ impl Mirror {
                 // Others may have what this leg has not.
                 VolumeEvent::Unverified { .. } => self.news.push(event),
             }
-        }
-    }
-
-    /// Tells how an I/O has ended, once what it depends on is on record.
-    fn tell(&mut self, io: &Io, completion: Completion) {
-        let is_early = self.canary == MirrorCanary::CompletionBeforeRecord;
-        if self.record.is_stuck() {
-            // Nobody waits for a leg that takes nothing, but for so long.
-            return match io.op {
-                Op::Read | Op::BlockStatus => self.put_ready(completion),
-                _ if self.record.is_given_up(self.now) => {
-                    let error = io.error(ErrorKind::Io, NAME);
-                    self.put_ready(Completion::new(completion.token, Err(error)));
-                }
-                _ => self.held.push((io.error(ErrorKind::Io, NAME), completion)),
-            };
-        }
-        match self.record.is_changing() && !is_early {
-            true => self.held.push((io.error(ErrorKind::Io, NAME), completion)),
-            false => self.put_ready(completion),
-        }
-    }
-
-    fn put_ready(&mut self, completion: Completion) {
-        match completion.result {
-            // What else comes with it may have seen the loss.
-            Err(error) if error.op == Op::Flush => self.ready.insert(0, completion),
-            _ => self.ready.push(completion),
         }
     }
 }

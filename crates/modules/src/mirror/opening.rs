@@ -171,6 +171,11 @@ impl Mirror {
         let mut mirror = Mirror::over((legs, parts), geometry, plan.state, plan.current, config)?;
         mirror.recorded = plan.recorded;
         mirror.record.is_off = mirror.config.read_only;
+        if !mirror.config.read_only {
+            let leads = bits(mirror.in_sync).find_map(|leg| mirror.legs[leg].as_ref());
+            let note = leads.and_then(|leg| leg.label.work);
+            mirror.take_up(note);
+        }
         let resync = if mirror.config.read_only { Vec::new() } else { plan.resync };
         for (leg, extent) in resync {
             mirror.record.joining |= 1 << leg;
@@ -353,6 +358,7 @@ impl Mirror {
         }
         if self.phase == Phase::Starting {
             self.phase = Phase::Serving;
+            self.resume_scrub();
             while let Some(io) = self.queue.pop_front() {
                 self.begin(io);
             }

@@ -10,7 +10,7 @@ use thinwire_volume::{Completion, ErrorKind, Op};
 use super::opening::Phase;
 use super::state::{Generation, LegState, MirrorState, NO_GENERATION};
 use super::{Mirror, MirrorCanary, NAME, bits};
-use crate::meta::LabelOutcome;
+use crate::meta::{LabelOutcome, LabelWork};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
@@ -26,6 +26,8 @@ enum Stage {
     Promoting,
     /// Those of legs that are copied to, and do not say so yet.
     Resyncing,
+    /// Labels of legs in sync get what is to be done beside users, and say the same as before of all else: nobody waits for that.
+    Noting,
 }
 
 /// What no leg in sync takes is tried again after this.
@@ -39,6 +41,8 @@ pub(super) struct Record {
     pub is_off: bool,
     is_wanted: bool,
     stage: Stage,
+    /// What labels say, or are about to, of what is done beside users.
+    pub noted: Option<LabelWork>,
     /// The generation that is being drawn.
     next: Generation,
     /// Legs whose labels are being written, and those where that has failed.
@@ -64,7 +68,7 @@ impl Record {
     /// Completions wait.
     #[inline]
     pub fn is_changing(&self) -> bool {
-        self.is_wanted || self.stage != Stage::Idle
+        self.is_wanted || !matches!(self.stage, Stage::Idle | Stage::Noting)
     }
 
     /// Labels are being written.
@@ -103,7 +107,7 @@ impl Mirror {
                 self.begin_record();
                 true
             }
-            Stage::Idle => false,
+            Stage::Idle => self.begin_note(),
             _ if self.record.pending != 0 => false,
             stage if self.record.stuck != 0 => self.try_again(stage),
             stage => {
@@ -133,6 +137,17 @@ impl Mirror {
         }
         self.record.stage = Stage::Announcing;
         self.announce(told);
+    }
+
+    /// Puts down what is done beside users, if labels do not say it. True if that begins.
+    fn begin_note(&mut self) -> bool {
+        let is_free = self.phase == Phase::Serving && !self.record.is_off;
+        if !is_free || self.record.noted == self.work_note() {
+            return false;
+        }
+        self.record.stage = Stage::Noting;
+        bits(self.in_sync).for_each(|leg| self.write_label(leg, self.recorded.clone()));
+        true
     }
 
     fn announce(&mut self, legs: u8) {
@@ -210,7 +225,9 @@ impl Mirror {
     }
 
     fn write_label(&mut self, leg: usize, state: MirrorState) {
+        let work = self.work_note();
         let Some(at) = &mut self.legs[leg] else { return };
+        (at.label.work, self.record.noted) = (work, work);
         if state.generation != at.own.generation {
             at.or = state.generation;
         }
@@ -235,6 +252,7 @@ impl Mirror {
 
     /// A label was written, or not.
     pub(super) fn on_label(&mut self, leg: usize, ended: LabelOutcome) {
+        self.on_label_answer(leg);
         let Some(at) = &mut self.legs[leg] else { return };
         at.label_since = None;
         self.record.pending &= !(1 << leg);
@@ -250,6 +268,12 @@ impl Mirror {
 
     fn end_stage(&mut self, stage: Stage) {
         let failed = std::mem::take(&mut self.record.failed);
+        if stage == Stage::Noting {
+            self.record.stage = Stage::Idle;
+            self.forget_label_times();
+            // What the last one has not taken comes with its next label.
+            return bits(failed).for_each(|leg| self.drop_if_spare(leg, false));
+        }
         let is_told = matches!(stage, Stage::Announcing | Stage::InSync);
         if is_told && self.in_sync & !failed == 0 {
             // A leg that was to be in sync cannot step in: none that is says so.
@@ -277,7 +301,7 @@ impl Mirror {
                 let resyncing = (self.active | self.record.announced) & !self.in_sync;
                 bits(resyncing).for_each(|leg| self.mark(leg));
             }
-            Stage::Resyncing | Stage::Idle => self.end_record(),
+            Stage::Resyncing | Stage::Idle | Stage::Noting => self.end_record(),
         }
     }
 
@@ -300,6 +324,7 @@ impl Mirror {
     /// It is on record: whoever waited for it goes on.
     fn end_record(&mut self) {
         self.record.stage = Stage::Idle;
+        self.forget_label_times();
         self.on_record();
         let joined = std::mem::take(&mut self.record.announced);
         if joined != 0 {

@@ -62,6 +62,7 @@ impl Mirror {
             is_held_up: self.record.is_given_up(self.now) || self.resync.is_held_up(self.now),
             mended: self.scrub.mended,
             copied: self.resync.copied_bytes,
+            grows: self.grows(),
             legs: self.legs().enumerate().map(report).collect(),
         }
     }

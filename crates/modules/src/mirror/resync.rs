@@ -17,6 +17,8 @@ const COPY_BYTES: u64 = 128 << 10;
 const COPIES_MAX: u32 = 4;
 /// After so many regions what was copied is flushed, and need not be copied again.
 const SETTLE_EACH: usize = 64;
+/// Or after so long, so that who is cut off again and again gets on all the same.
+const SETTLE_AFTER: Duration = Duration::from_secs(5);
 /// What could not be read is tried again after this.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
@@ -54,6 +56,8 @@ pub(super) struct Resync {
     /// Regions that were copied, and not flushed.
     copied: Vec<u32>,
     is_settling: bool,
+    /// Since when the first of them is.
+    copied_since: Time,
     /// Regions were passed over that could not be read: they are tried again once all others are through, and settled.
     has_passed: bool,
     /// Nothing is begun before.
@@ -78,8 +82,11 @@ impl Mirror {
     pub(super) fn step_resync(&mut self) -> bool {
         let targets = self.active & !self.in_sync & !self.record.promoting;
         if self.closing != Closing::No {
-            // What is under way ends; the rest comes with the next opening.
-            return self.resync.current.is_some() && self.end_region();
+            // What is under way ends, and what was copied counts; the rest comes with the next opening.
+            return match self.resync.current {
+                Some(_) => self.end_region(),
+                None => self.settle_at_end(),
+            };
         }
         let is_free = self.phase == Phase::Serving && !self.record.is_changing();
         if !is_free || self.resync.is_settling || self.resync.retry_at > self.now {
@@ -91,7 +98,10 @@ impl Mirror {
         if targets == 0 {
             return false;
         }
-        let is_full = self.resync.copied.len() >= SETTLE_EACH;
+        let is_old = self.now >= self.resync.copied_since + SETTLE_AFTER;
+        let is_old = is_old && self.canary != MirrorCanary::SettlesLate;
+        let is_full =
+            self.resync.copied.len() >= SETTLE_EACH || !self.resync.copied.is_empty() && is_old;
         let next = if is_full { None } else { self.regions.next_uncopied(targets) };
         if let Some(number) = next {
             let (at, end) = self.regions.place(number);
@@ -227,9 +237,23 @@ impl Mirror {
             self.regions.pass_over(region.number);
         } else if !self.regions.is_spoiled() {
             self.regions.set_copied(region.number, region.targets & self.active);
+            if self.resync.copied.is_empty() {
+                self.resync.copied_since = self.now;
+            }
             self.resync.copied.push(region.number);
         }
         self.resync.current = None;
+        true
+    }
+
+    /// The same, of one that is closed.
+    fn settle_at_end(&mut self) -> bool {
+        let is_free = self.phase == Phase::Serving && !self.record.is_changing();
+        let any = !self.resync.copied.is_empty() && self.canary != MirrorCanary::SettlesLate;
+        if !is_free || !any || self.resync.is_settling || self.closing != Closing::Asked {
+            return false;
+        }
+        self.settle_copied();
         true
     }
 

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use thinwire_buffer::{SegList, Time};
-use thinwire_volume::{Completion, ErrorKind, Io, IoFlags, Op, Scrub, ScrubReport, VolumeEvent};
+use thinwire_volume::{Completion, ErrorKind, Io, IoFlags, Op, ScrubReport, VolumeEvent};
 
 use super::closing::Closing;
 use super::opening::Phase;
@@ -15,7 +15,7 @@ use super::serve::lowest;
 use super::{Job, LegState, Mirror, MirrorCanary, NAME, Task, bits};
 
 /// Bytes that are read of each leg at once, at most, and how many such ranges are under way.
-const SCRUB_BYTES: u64 = 128 << 10;
+pub(super) const SCRUB_BYTES: u64 = 128 << 10;
 const SCRUBS_MAX: usize = 4;
 /// What is judged and mended as one.
 const BLOCK: u64 = 4096;
@@ -25,10 +25,14 @@ const MENDED_MAX: usize = 32;
 
 #[derive(Default)]
 pub(super) struct Scrubbing {
-    report: ScrubReport,
+    pub report: ScrubReport,
+    /// All before is read, as labels are to say, while a scrub goes on; one that is cut off goes on with the next opening.
+    pub noted: Option<u64>,
+    /// Where one goes on that was cut off.
+    pub resumes: Option<u64>,
     /// What is to be begun next, and where what is under way begins, in bytes.
-    next: u64,
-    under_way: Vec<u64>,
+    pub next: u64,
+    pub under_way: Vec<u64>,
     /// Blocks that were written again at a leg since it was opened.
     pub mended: u64,
     /// The last of them, with their legs: one that is bad again there is a fault of that leg.
@@ -38,15 +42,6 @@ pub(super) struct Scrubbing {
     /// Regions that were open when a crash came, and of which users have read since then what the leg has that was chosen: what another one
     /// has there may be older.
     shown: Vec<bool>,
-}
-
-impl Scrubbing {
-    /// The mirror has grown: what is being scrubbed ends there.
-    pub fn extend(&mut self, bytes: u64) {
-        if self.report.is_running {
-            self.report.bytes = bytes;
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,12 +54,17 @@ enum Step {
     Mend,
 }
 
+/// Half of so many bytes, in whole blocks, and not less than one.
+fn half(bytes: u64) -> u64 {
+    (bytes / BLOCK / 2 * BLOCK).max(BLOCK)
+}
+
 /// A range of which all legs are read.
 pub(super) struct Look {
     /// A user's read that all legs have failed, some of them for a sum: it gets what comes of this.
     read: Option<u32>,
     /// Of a scrub; else somebody has met a block that does not fit.
-    is_scrub: bool,
+    pub is_scrub: bool,
     /// Of a resync that has met one: these legs get all of it.
     targets: u8,
     /// Some of it no leg has.
@@ -72,9 +72,13 @@ pub(super) struct Look {
     /// Nobody waits for it.
     is_mere: bool,
     step: Step,
-    /// What is being looked at: all of it, or a block.
+    /// What is being looked at: all of it, or some, or a block.
     at: u64,
     len: u64,
+    /// It is a block that did not fit: what follows may be like it.
+    is_bad: bool,
+    /// Something from there to here does not fit.
+    bad_until: u64,
     /// What each leg has.
     data: [SegList; super::LEGS_MAX],
     /// Legs that have no verified bytes of the block.
@@ -96,6 +100,8 @@ impl Look {
             step: Step::Ask,
             at: offset,
             len: len.min(BLOCK),
+            is_bad: false,
+            bad_until: offset,
             data: Default::default(),
             lacking: 0,
             mending: 0,
@@ -123,8 +129,10 @@ impl Mirror {
             return false;
         }
         if self.closing != Closing::No {
-            self.end_scrub();
-            return false;
+            // Who opens it next goes on.
+            self.scrub.noted = Some(self.scrub.report.position);
+            self.stop_scrub();
+            return true;
         }
         let left = self.geometry.bytes - *next;
         if !is_free || under_way.len() == SCRUBS_MAX || left == 0 {
@@ -178,7 +186,10 @@ impl Mirror {
     /// A copy, which holds its range, has met what does not fit: each block of it is looked for at all legs.
     pub(super) fn look_for_copy(&mut self, id: u32, targets: u8) {
         let Io { offset, len, .. } = self.jobs.get_mut(id).io;
-        let look = Look { targets, ..Look::new(offset, len) };
+        let look = match self.canary == MirrorCanary::BlockByBlock {
+            true => Look { targets, ..Look::new(offset, len) },
+            false => Look { targets, len, ..Look::new(offset, len) },
+        };
         self.jobs.get_mut(id).task = Task::Look(Box::new(look));
         self.ask_all(id);
     }
@@ -241,6 +252,15 @@ impl Mirror {
         if legs == 0 {
             return self.ripe.push_back(id);
         }
+        // Nobody has better than the only one: what is not verified is copied as it is, and only what is bad is not.
+        let Job { task: Task::Look(look), .. } = self.jobs.get_mut(id) else { return };
+        let is_alone = legs.is_power_of_two() && look.targets != 0 && len > BLOCK;
+        // Where some of it is bad that is told each time that it is met so.
+        let is_alone = is_alone && at >= look.bad_until;
+        if is_alone && self.canary != MirrorCanary::BlockByBlock {
+            (look.step, look.lacking) = (Step::AskAnything, legs);
+            return self.send_look(id, legs, false);
+        }
         self.send_look(id, legs, verified);
     }
 
@@ -269,12 +289,11 @@ impl Mirror {
         let (good, bad) = (*ok & asked, *failed & asked);
         let first_of = |legs: u8| lowest(if legs & holders != 0 { legs & holders } else { legs });
         match step {
-            Step::Ask if bad != 0 && look.len > BLOCK => {
-                // Which block it is.
-                look.len = BLOCK;
-                self.ask_all(id);
-            }
+            Step::Ask if bad != 0 && len > BLOCK => self.look_closer(id),
+            // Nor is it known yet which block of it is the one.
+            Step::AskAnything if good == 0 && len > BLOCK => self.look_closer(id),
             Step::Ask if good == 0 => {
+                look.is_bad = true;
                 look.step = Step::AskAnything;
                 look.lacking = bad;
                 (*ok, *failed) = (0, 0);
@@ -290,7 +309,10 @@ impl Mirror {
                     }
                 }
             }
-            Step::Ask => self.judge_block(id, good, bad),
+            Step::Ask => {
+                look.is_bad = bad != 0;
+                self.judge_block(id, good, bad);
+            }
             Step::AskAnything if good == 0 => {
                 // The next one of them.
                 look.lacking &= !bad;
@@ -312,7 +334,7 @@ impl Mirror {
                 }
                 match (targets, bits(good).next()) {
                     (1.., Some(source)) => self.mend_block(id, source, 0, targets),
-                    _ => self.go_on_behind(id, BLOCK),
+                    _ => self.go_on_behind(id, len),
                 }
             }
             Step::Mend => {
@@ -328,7 +350,7 @@ impl Mirror {
                     }
                     self.tell_of_block(at, true);
                 }
-                self.go_on_behind(id, BLOCK);
+                self.go_on_behind(id, len);
             }
         }
     }
@@ -411,15 +433,32 @@ impl Mirror {
         }
     }
 
-    /// The next block, if there is one.
+    /// Some of it does not fit: which block that is.
+    fn look_closer(&mut self, id: u32) {
+        let one_by_one = self.canary == MirrorCanary::BlockByBlock;
+        let Job { task: Task::Look(look), .. } = self.jobs.get_mut(id) else { return };
+        look.bad_until = look.at + look.len;
+        look.len = if one_by_one { BLOCK } else { half(look.len) };
+        self.ask_all(id);
+    }
+
+    /// What comes next, if anything does: twice as much, as long as all fits.
     fn go_on_behind(&mut self, id: u32, len: u64) {
+        let one_by_one = self.canary == MirrorCanary::BlockByBlock;
         let Job { task: Task::Look(look), io, .. } = self.jobs.get_mut(id) else { return };
         let end = io.offset + io.len;
         look.at += len;
         if look.at >= end {
             return self.end_look(id, true);
         }
-        look.len = BLOCK.min(end - look.at);
+        let was_bad = std::mem::take(&mut look.is_bad);
+        let next = match look.bad_until.saturating_sub(look.at) {
+            _ if one_by_one => BLOCK,
+            0 if was_bad => BLOCK,
+            0 => len * 2,
+            left => half(left),
+        };
+        look.len = next.min(end - look.at);
         self.ask_all(id);
     }
 
@@ -474,6 +513,7 @@ impl Mirror {
             if report.is_running {
                 report.position = under_way.iter().copied().min().unwrap_or(*next);
                 report.is_running = report.position < report.bytes;
+                self.scrub.note(self.canary == MirrorCanary::NotesAhead);
             }
         }
     }
@@ -499,43 +539,5 @@ impl Mirror {
         let idle = self.pace.idle_at();
         // While somebody waits, what they get lets it go on.
         if waits && self.phase == Phase::Serving && idle > self.now { idle } else { Time::NEVER }
-    }
-}
-
-impl Scrub for Mirror {
-    fn begin_scrub(&mut self, from: u64) {
-        let bytes = self.geometry.bytes;
-        let position = from.min(bytes) / SCRUB_BYTES * SCRUB_BYTES;
-        self.end_scrub();
-        self.scrub.report = ScrubReport {
-            module: NAME,
-            // Who goes on from the end has nothing left to read.
-            is_running: position < bytes,
-            number: self.scrub.report.number + 1,
-            from: position,
-            position,
-            bytes,
-            ..ScrubReport::default()
-        };
-        self.scrub.next = position;
-        if self.stopped.is_some() {
-            self.fail_scrub();
-        }
-        self.settle();
-    }
-
-    fn end_scrub(&mut self) {
-        self.scrub.report.is_running = false;
-        // What is under way ends, and counts for nobody.
-        self.scrub.under_way.clear();
-        for (_, job) in self.jobs.iter_mut() {
-            if let Task::Look(look) = &mut job.task {
-                look.is_scrub = false;
-            }
-        }
-    }
-
-    fn scrub_report(&self) -> ScrubReport {
-        ScrubReport { module: NAME, bytes: self.geometry.bytes, ..self.scrub.report.clone() }
     }
 }

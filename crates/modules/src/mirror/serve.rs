@@ -293,6 +293,34 @@ impl Mirror {
         self.tell(&io, Completion { data, extents, ..completion });
     }
 
+    /// Tells how an I/O has ended, once what it depends on is on record.
+    pub(super) fn tell(&mut self, io: &Io, completion: Completion) {
+        let is_early = self.canary == MirrorCanary::CompletionBeforeRecord;
+        if self.record.is_stuck() {
+            // Nobody waits for a leg that takes nothing, but for so long.
+            return match io.op {
+                Op::Read | Op::BlockStatus => self.put_ready(completion),
+                _ if self.record.is_given_up(self.now) => {
+                    let error = io.error(ErrorKind::Io, NAME);
+                    self.put_ready(Completion::new(completion.token, Err(error)));
+                }
+                _ => self.held.push((io.error(ErrorKind::Io, NAME), completion)),
+            };
+        }
+        match self.record.is_changing() && !is_early {
+            true => self.held.push((io.error(ErrorKind::Io, NAME), completion)),
+            false => self.put_ready(completion),
+        }
+    }
+
+    pub(super) fn put_ready(&mut self, completion: Completion) {
+        match completion.result {
+            // What else comes with it may have seen the loss.
+            Err(error) if error.op == Op::Flush => self.ready.insert(0, completion),
+            _ => self.ready.push(completion),
+        }
+    }
+
     /// How something ends that went to several legs. If a leg in sync has done it, those that have not are dropped; if none
     /// has, one of them is the truth from now on, and the others are resynced from it.
     ///

@@ -1,12 +1,10 @@
-//! What becomes of a leg that fails, loses what it had, or does not answer; and the end of the whole.
+//! What becomes of a leg that fails, or loses what it had; and the end of the whole.
 
-use std::time::Duration;
-
-use thinwire_buffer::{SegList, Time};
+use thinwire_buffer::SegList;
 use thinwire_volume::{Completion, ErrorKind, IoError, Slab, VolumeEvent};
 
 use super::legs::Leg;
-use super::{LATE_TIMES, LEGS_MAX, LegState, Mirror, MirrorCanary, NAME, TURN_MAX, Task, bits};
+use super::{LegState, Mirror, MirrorCanary, NAME, Task, bits};
 
 impl Mirror {
     /// A leg may have lost what it had not flushed. If another has it, this one is resynced, and nobody need know.
@@ -176,62 +174,5 @@ impl Mirror {
         self.ripe.clear();
         self.desk.close();
         self.fail_scrub();
-    }
-
-    /// Begins to time what was submitted since the last turn, and sees whether a leg has not answered for long: it is dropped
-    /// if the next poll does not have its answer, either. When the next may have.
-    pub(super) fn time_answers(&mut self) -> Time {
-        let (now, mut first, patience) = (self.counted, Time::NEVER, self.patience());
-        let labels = self.legs.iter_mut().enumerate();
-        let labels = labels.filter_map(|(leg, at)| Some((leg, at.as_mut()?.label_since.as_mut()?)));
-        let subs = self.subs.iter_mut().filter(|(_, sub)| !sub.is_orphan);
-        let subs = subs.map(|(_, sub)| (usize::from(sub.leg), &mut sub.since));
-        for (leg, since) in labels.chain(subs) {
-            *since = now.min(*since);
-            // The last leg in sync may take as long as it likes.
-            if self.in_sync & !(1 << leg) != 0 {
-                first = first.min(patience.ends(leg, *since));
-            }
-        }
-        self.is_late = first <= now;
-        match first {
-            Time::NEVER => first,
-            _ => self.now + first.since(now).min(TURN_MAX),
-        }
-    }
-
-    /// Drops legs that have not answered for long, nor now that they were polled.
-    pub(super) fn drop_late(&mut self) {
-        let (patience, now) = (self.patience(), self.counted);
-        let labels = self.legs.iter().enumerate();
-        let labels = labels.filter_map(|(leg, at)| Some((leg, at.as_ref()?.label_since?)));
-        let subs = self.subs.iter_mut().filter(|(_, sub)| !sub.is_orphan);
-        let subs = subs.map(|(_, sub)| (usize::from(sub.leg), sub.since));
-        let late = labels.chain(subs).filter(|(leg, since)| patience.ends(*leg, *since) <= now);
-        let late = late.fold(0_u8, |late, (leg, _)| late | 1 << leg);
-        bits(late).for_each(|leg| self.drop_if_spare(leg, false));
-    }
-
-    fn patience(&self) -> Patience {
-        let mut answered = [Time::ZERO; LEGS_MAX];
-        for (answered, leg) in answered.iter_mut().zip(&self.legs) {
-            *answered = leg.as_ref().map_or(Time::ZERO, |leg| leg.answered);
-        }
-        Patience { timeout: self.config.leg_timeout, answered }
-    }
-}
-
-/// How long is waited for legs.
-struct Patience {
-    timeout: Duration,
-    /// When each has completed something last.
-    answered: [Time; LEGS_MAX],
-}
-
-impl Patience {
-    /// Until when a leg has to answer what was submitted at that time.
-    fn ends(&self, leg: usize, since: Time) -> Time {
-        let answered = since.max(self.answered[leg]) + self.timeout;
-        answered.min(since + self.timeout * LATE_TIMES)
     }
 }

@@ -1,8 +1,27 @@
-//! What is said to a mirror of its copies and scrubs while it is in use: that they pause, or how fast they go.
+//! What is said to a mirror of its copies and scrubs while it is in use: that they pause, or how fast they go. That is in the labels of its legs in sync, and
+//! how far a scrub is: who opens it next goes on like that.
 
 use thinwire_volume::{LegStanding, MirrorReport, Work, WorkPace};
 
-use super::Mirror;
+use super::{Mirror, MirrorCanary};
+use crate::meta::LabelWork;
+
+impl Mirror {
+    /// What labels are to say of that; none if all is as usual.
+    pub(super) fn work_note(&self) -> Option<LabelWork> {
+        let note = LabelWork { pace: self.pace.wish(), scrubbed_to: self.scrub.noted() };
+        let says_it = self.canary != MirrorCanary::ForgetsWork;
+        (note != LabelWork::default() && says_it).then_some(note)
+    }
+
+    /// Goes on like that.
+    pub(super) fn take_up(&mut self, note: Option<LabelWork>) {
+        self.record.noted = note;
+        let LabelWork { pace, scrubbed_to } = note.unwrap_or_default();
+        self.pace.set(pace);
+        self.scrub.take_up(scrubbed_to);
+    }
+}
 
 impl Work for Mirror {
     fn whole(&self) -> [u8; 16] {

@@ -120,6 +120,7 @@ pub fn label() -> Label {
         cut: 0,
         cut_begun: 0,
         made_bytes: None,
+        work: None,
         state: Vec::new(),
     }
 }

@@ -70,10 +70,13 @@ pub(super) const RESERVED_BETWEEN: Field = STATE_LENGTH.then("reserved", 6);
 pub(super) const CUT: Field = RESERVED_BETWEEN.then("cut", 8);
 pub(super) const CUT_BEGUN: Field = CUT.then("cut begun", 8);
 pub(super) const MADE_BYTES: Field = CUT_BEGUN.then("made bytes", 8);
-pub(super) const RESERVED_BEHIND: Field = MADE_BYTES.then("reserved", 16);
+pub(super) const WORK: Field = MADE_BYTES.then("work", 1);
+pub(super) const WORK_PERCENT: Field = WORK.then("work percent", 1);
+pub(super) const RESERVED_IN_WORK: Field = WORK_PERCENT.then("reserved", 6);
+pub(super) const SCRUBBED_TO: Field = RESERVED_IN_WORK.then("scrubbed to", 8);
 
 /// Rows begin here: first those of the parts, then those of the options.
-pub(super) const HEAD_BYTES: usize = RESERVED_BEHIND.end();
+pub(super) const HEAD_BYTES: usize = SCRUBBED_TO.end();
 
 pub(super) const PART_UUID: Field = Field::first("part", 16);
 pub(super) const PART_BYTES: Field = PART_UUID.then("data bytes", 8);

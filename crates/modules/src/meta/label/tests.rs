@@ -32,6 +32,7 @@ pub(in crate::meta) fn sample(module: &str, parts: u8) -> Label {
         cut: 0,
         cut_begun: 0,
         made_bytes: None,
+        work: None,
         openings: 3,
         content: Identity { identity: [0xc0; 16], incarnation: 0x0102_0304_0506_0708 },
         writer: None,
@@ -101,6 +102,10 @@ fn any_label() -> impl Strategy<Value = Label> {
                 cut_begun: ids.1,
                 made_bytes: (size > 1 && chosen % 3 == 0)
                     .then_some((chosen % (size - 1) + 1) * 512),
+                work: (chosen % 5 == 0).then(|| LabelWork {
+                    pace: WorkPace { is_paused: whole % 2 == 0, percent: (whole % 100) as u8 + 1 },
+                    scrubbed_to: (whole % 3 == 0).then_some(ids.1),
+                }),
                 openings: if ids.0 == [0; 16] { 0 } else { whole },
                 content: Identity { identity: ids.2, incarnation: ids.1 },
                 writer: writer.map(|(generation, holder, name)| WriterRecord {
@@ -158,7 +163,7 @@ fn unknown_features_do_what_their_kind_says() {
     let label = sample("linear", 2);
     let image = label.encode().unwrap();
     for (field, may_write) in [(COMPATIBLE, true), (READ_ONLY_COMPATIBLE, false)] {
-        let newer = with(&with(&image, field.at + 1, &[4]), RESERVED_BEHIND.at, b"what it needs");
+        let newer = with(&with(&image, field.at + 1, &[4]), WORK.at, b"what it needs");
         let read = Label::decode(&newer).unwrap();
         assert_eq!(read.may_write(), may_write);
         let LabelFeatures { compatible, read_only_compatible, .. } = read.features;
@@ -173,6 +178,11 @@ fn unknown_features_do_what_their_kind_says() {
     let read = Label::decode(&newer).unwrap();
     assert_eq!((read.features.read_only_compatible, read.made_bytes), (2, Some(4 * MIB)));
     assert!(!read.may_write() && Label::decode(&image).unwrap().may_write());
+    let work = LabelWork { scrubbed_to: Some(1 << 40), ..LabelWork::default() };
+    let works = Label { work: Some(work), ..sample("mirror", 2) };
+    let newer = with(&works.encode().unwrap(), COMPATIBLE.at, &[3]);
+    let read = Label::decode(&newer).unwrap();
+    assert_eq!((read.features.compatible, read.work), (2, Some(work)));
     let newer = with(&image, INCOMPATIBLE.at + 7, &[0x80]);
     assert_eq!(Label::decode(&newer), Err(LabelFault::Features { unknown: 1 << 63 }));
 }

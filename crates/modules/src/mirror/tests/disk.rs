@@ -254,6 +254,11 @@ impl Disk {
         self.0.borrow().queue.iter().map(|(_, io)| io.offset).collect()
     }
 
+    /// Which of it is the first such.
+    pub fn first_queued(&self, mut is_it: impl FnMut(&Io) -> bool) -> Option<usize> {
+        self.0.borrow().queue.iter().position(|(_, io)| is_it(io))
+    }
+
     /// Takes the first of that kind.
     pub fn take_one_of(&self, op: Op) -> Option<Io> {
         let inner = &mut *self.0.borrow_mut();

@@ -315,3 +315,23 @@ fn who_asks_one_that_ends_is_told() {
     desk.poll_ended(&mut ended);
     assert_eq!(ended[1], (2, Err(MirrorAskError::Closed)));
 }
+
+/// Who looks at one that grows, paused or not, sees how far it is; and who would remove a leg meanwhile is told that it does.
+#[test]
+fn it_says_that_it_grows() {
+    let mut world = open(&small(2), MirrorCanary::None).unwrap();
+    world.pass(1);
+    world.mirror.set_pace(thinwire_volume::WorkPace { is_paused: true, percent: 50 });
+    let desk = world.mirror.desk();
+    assert_eq!((world.mirror.report().grows, desk.is_growing()), (None, false));
+    let number = desk.ask(MirrorAsk::Grow);
+    assert!(desk.is_growing(), "it is about to");
+    world.pass(60);
+    let by = LARGE_BYTES - DATA_BYTES;
+    assert_eq!((world.mirror.report().grows, desk.is_growing()), (Some((0, by)), true));
+    assert_eq!(desk.take_ended(number), None, "it is paused");
+    world.mirror.set_pace(thinwire_volume::WorkPace::default());
+    world.pass(10);
+    assert_eq!(desk.take_ended(number), Some(Ok(LARGE_BYTES)));
+    assert_eq!((world.mirror.report().grows, desk.is_growing()), (None, false));
+}

@@ -1,10 +1,13 @@
 //! Over legs that keep sums: what one of them cannot give another one does, and gives it to that (rule 20). And what a scrub finds, with sums and
 //! without.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use thinwire_buffer::Pool;
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::testing::finish;
-use thinwire_volume::{IoFlags, ScrubReport};
+use thinwire_volume::{IoFlags, Layer, ScrubReport};
 
 use super::super::*;
 use super::disk::Disk;
@@ -513,4 +516,85 @@ fn what_was_read_behind_a_crash_is_not_taken_back_by_what_another_leg_has() {
     assert_eq!(gone_bad(false, MirrorCanary::None), Ok(vec![7; 4096]), "nobody knows better");
     let planted = gone_bad(true, MirrorCanary::ForgetsWhatWasRead);
     assert_eq!(planted, Ok(vec![7; 4096]), "the planted fault takes it back");
+}
+
+/// A leg of which somebody counts what is read of its data.
+struct Counting(Integrity, Rc<Cell<u32>>);
+
+impl Layer for Counting {
+    type Below = Integrity;
+
+    fn below(&self) -> &Integrity {
+        &self.0
+    }
+
+    fn below_mut(&mut self) -> &mut Integrity {
+        &mut self.0
+    }
+
+    fn take(&mut self, io: Io) {
+        let is_read = io.op == Op::Read && io.offset >= MIRROR_DATA_START;
+        self.1.set(self.1.get() + u32::from(is_read));
+        self.0.submit(io);
+    }
+
+    fn bring(&mut self, done: &mut Vec<Completion>) {
+        self.0.poll(done);
+    }
+
+    fn taken(&self) -> usize {
+        self.0.outstanding()
+    }
+}
+
+/// How often legs are read until what was open at a crash is copied, with these blocks not verified, and the other leg of no use if `is_alone`.
+fn reads_to_heal(unverified: &[u64], is_alone: bool, canary: MirrorCanary) -> u32 {
+    let legs = legs();
+    let mut before = mirror(&legs);
+    (0..128).for_each(|block| write(&mut before, block, 7));
+    kill(before, &legs);
+    for leg in &legs {
+        unverified.iter().for_each(|block| leg.put(*block, &[0x55; 4096]));
+    }
+    let count = Rc::new(Cell::new(0));
+    let over = |leg: &SumLeg| -> Box<dyn Volume> {
+        Box::new(Counting(leg.open(Box::new(leg.store.clone())), count.clone()))
+    };
+    let mut mirror = mirror_over(legs.iter().map(over).collect());
+    mirror.canary = canary;
+    mirror.resync.retry_at = Time::NEVER;
+    let mut now = mirror.now;
+    while mirror.phase != opening::Phase::Serving || mirror.in_sync != 3 {
+        now = now + Duration::from_millis(100);
+        mirror.turn(now);
+        if mirror.phase == opening::Phase::Serving && !mirror.record.is_changing() {
+            mirror.alike = if is_alone { 0 } else { mirror.alike };
+            mirror.try_now();
+        }
+        mirror.poll(&mut Vec::new());
+        assert!(now < Time::ZERO + Duration::from_secs(600), "it never ends");
+    }
+    kill(mirror, &legs);
+    for block in 0..128 {
+        let stamp = if unverified.contains(&block) { 0x55 } else { 7 };
+        let found = [0, 1].map(|leg: usize| legs[leg].read(block)[9]);
+        assert_eq!(found, [stamp; 2], "{block}");
+    }
+    count.get()
+}
+
+/// What is around a block that does not fit is read in pieces that are as long as may be; and what one leg alone can give in one.
+#[test]
+fn around_what_is_not_verified_a_resync_reads_long_pieces() {
+    let few: Vec<u64> = (0..128).step_by(40).collect();
+    let all: Vec<u64> = (0..128).collect();
+    let reads = reads_to_heal;
+    assert_eq!(reads(&[], false, MirrorCanary::None), 8, "a region of 1 MiB");
+    let few_reads = [false, true].map(|alone| reads(&few, alone, MirrorCanary::None));
+    let one_by_one = [false, true].map(|alone| reads(&few, alone, MirrorCanary::BlockByBlock));
+    println!("{few_reads:?} reads, and {one_by_one:?} block by block");
+    assert!(few_reads[0] * 2 < one_by_one[0] && few_reads[1] <= 12, "{few_reads:?} {one_by_one:?}");
+    let all_reads = [false, true].map(|alone| reads(&all, alone, MirrorCanary::None));
+    let one_by_one = reads(&all, false, MirrorCanary::BlockByBlock);
+    assert!(all_reads[0] < one_by_one * 5 / 4 && all_reads[1] <= 12, "{all_reads:?} {one_by_one}");
 }

@@ -64,7 +64,7 @@ fn what_is_paused_copies_nothing_and_users_do_not_notice() {
 }
 
 /// At every moment of a resync: it stops there, what is under way ends, and nothing of what was copied is taken for more than it is, neither
-/// by who goes on nor behind a crash, which forgets that it was paused.
+/// by who goes on nor behind a crash, when it is paused as before.
 #[test]
 fn it_pauses_at_any_moment_and_loses_nothing_by_that() {
     let (mut halfway, mut nth) = (0, 0);
@@ -91,6 +91,9 @@ fn it_pauses_at_any_moment_and_loses_nothing_by_that() {
         let contents = world.disks.iter().map(Disk::content).collect();
         let mut again = World::open(contents, Order::Turns, 1);
         again.is_recording = false;
+        again.pass(3);
+        assert_eq!(again.mirror.pace(), PAUSED, "{nth}");
+        again.mirror.set_pace(WorkPace::default());
         again.heal().unwrap();
         for world in [&mut world, &mut again] {
             world.mirror.set_pace(WorkPace::default());

@@ -86,6 +86,7 @@ fn label(leg: usize, state: &MirrorState, bytes: u64) -> Label {
         cut: 0,
         cut_begun: 0,
         made_bytes: None,
+        work: None,
         openings: 0,
         content: Identity::default(),
         writer: None,

@@ -38,6 +38,7 @@ pub fn labels_of(blocks: u64, block_bytes: u32, metadata_bytes: u64) -> [Label; 
         cut: 0,
         cut_begun: 0,
         made_bytes: None,
+        work: None,
         openings: 0,
         content: Default::default(),
         writer: None,

@@ -37,6 +37,11 @@ fn images() -> Vec<(&'static str, Label)> {
     (cut.role, cut.cut, cut.cut_begun) = (0, 0x0102_0304_0506_0708, 0x1112_1314_1516_1718);
     let mut grown = sample("stripe", 2);
     grown.made_bytes = Some(5 * MIB);
+    let mut works = sample("linear", 2);
+    works.work = Some(LabelWork {
+        pace: WorkPace { is_paused: true, percent: 20 },
+        scrubbed_to: Some(0x0102_0304_0506_0708),
+    });
     let mut kept = sample("linear", 2);
     kept.state = (1..=41).collect();
     vec![
@@ -49,6 +54,7 @@ fn images() -> Vec<(&'static str, Label)> {
         ("with-state", kept),
         ("with-cut", cut),
         ("grown", grown),
+        ("with-work", works),
         ("slice", slice),
         ("stripe", stripe),
         ("with-writer", top),
@@ -154,7 +160,10 @@ fn fields_are_where_the_document_says() {
         CUT,
         CUT_BEGUN,
         MADE_BYTES,
-        RESERVED_BEHIND,
+        WORK,
+        WORK_PERCENT,
+        RESERVED_IN_WORK,
+        SCRUBBED_TO,
     ];
     let tables: [(&str, &[Field]); 3] = [
         ("| 0 | 8 | magic |", &head),

@@ -231,7 +231,7 @@ fn nothing_stands_where_nothing_has_a_meaning() {
     let why = |at: usize| format!("has 0x07 at byte {at}, where zero belongs");
     let (name, module, end) = (NAME.at + 60, super::super::MODULE.at + 15, row(4));
     let writer = [WRITER_NAME_LENGTH.at, WRITER_GENERATION.at, WRITER_HOLDER.at, WRITER_NAME.at];
-    let gap = RESERVED_BEHIND.at;
+    let gap = RESERVED_IN_WORK.at;
     for at in [
         RESERVED.at,
         RESERVED.end() - 1,

@@ -1,0 +1,213 @@
+//! How long users wait when legs die: for `leg_timeout`, and half a second more behind the last of them, however many they are.
+
+use super::world::{Order, World, formatted, state};
+use super::*;
+use LegState::InSync;
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// What the issue of volumes allows.
+const PAUSE_MAX: Duration = Duration::from_secs(6);
+const STEP: Duration = Duration::from_millis(10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Reads,
+    Writes,
+    /// Each write in a region that nobody has written for long.
+    ColdWrites,
+}
+
+/// A leg, and what becomes of it when.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Dies(usize),
+    /// It takes so long for each label.
+    SlowLabels(usize, Duration),
+}
+
+struct Seen {
+    /// Behind the last fault, or where that was later behind its submission.
+    longest: Duration,
+    /// Generations that were drawn.
+    generations: usize,
+    letters: String,
+}
+
+/// One user after the other, each with one I/O, for half a minute.
+fn watch(legs: usize, how: Use, faults: &[(u64, Fault)], canary: MirrorCanary) -> Seen {
+    let states = vec![InSync; legs];
+    let contents = (0..legs).map(|leg| formatted(leg, &state(9, &states), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    world.mirror.set_canary(canary);
+    world.write(0, 1, 1, false);
+    world.wait();
+    if how != Use::Writes {
+        // Until no region is open, so that nothing is flushed by itself.
+        world.pass(6);
+    }
+    let before = world.mirror.state.history.len();
+    let start = world.now;
+    let (mut longest, mut submitted) = (Duration::ZERO, world.now);
+    let mut last_fault = start;
+    let mut slow = Vec::new();
+    for nth in 0..3000_u64 {
+        let passed = world.now.since(start).as_millis() as u64;
+        for (at, fault) in faults {
+            if *at / 10 == passed / 10 {
+                last_fault = world.now;
+                match *fault {
+                    Fault::Dies(leg) => world.disks[leg].hang(true),
+                    Fault::SlowLabels(leg, by) => slow.push((leg, by, None)),
+                }
+            }
+        }
+        if world.waiting() == 0 {
+            submitted = world.now;
+            match how {
+                Use::Reads => world.read(nth % 4),
+                Use::Writes => world.write(0, 1, nth as u8, false),
+                Use::ColdWrites => world.write(nth % 2 * SMALL, 1, nth as u8, false),
+            }
+        }
+        world.turn();
+        for _ in 0..20 {
+            for (leg, disk) in world.disks.iter().enumerate() {
+                let can_be_done = |io: &Io, slow: &mut [(usize, Duration, Option<Time>)]| {
+                    let is_label = io.op.is_write() && io.offset < 1 << 20;
+                    let Some((_, by, since)) = slow.iter_mut().find(|(of, ..)| *of == leg) else {
+                        return true;
+                    };
+                    if !is_label {
+                        return true;
+                    }
+                    let since = since.get_or_insert(world.now);
+                    world.now.since(*since) >= *by
+                };
+                while disk.is_busy() {
+                    let Some(first) = disk.first_queued(|io| can_be_done(io, &mut slow)) else {
+                        break;
+                    };
+                    let was_label = disk.queued_offsets()[first] < 1 << 20;
+                    disk.execute(first);
+                    if was_label
+                        && let Some((.., since)) = slow.iter_mut().find(|(of, ..)| *of == leg)
+                    {
+                        *since = None;
+                    }
+                }
+            }
+            world.turn();
+        }
+        if world.waiting() == 0 {
+            longest = longest.max(world.now.since(submitted.max(last_fault).min(world.now)));
+        }
+        world.now = world.now + STEP;
+    }
+    assert_eq!((world.waiting(), world.errors), (0, 0), "{how:?}");
+    let generations = world.mirror.state.history.len() - before;
+    Seen { longest, generations, letters: letters(&world) }
+}
+
+const USES: [Use; 3] = [Use::Reads, Use::Writes, Use::ColdWrites];
+
+fn all_but(legs: usize, survivor: usize, at: impl Fn(usize) -> u64) -> Vec<(u64, Fault)> {
+    let dead = (0..legs).filter(|leg| *leg != survivor);
+    dead.enumerate().map(|(nth, leg)| (at(nth), Fault::Dies(leg))).collect()
+}
+
+/// All that have died are dropped under one generation.
+#[test]
+fn legs_that_die_at_once_are_dropped_at_once() {
+    let mut dropped = 0;
+    for (legs, how) in [2, 3, 4].into_iter().flat_map(|legs| USES.map(|how| (legs, how))) {
+        for survivor in 0..legs {
+            let faults = all_but(legs, survivor, |_| 1000);
+            let seen = watch(legs, how, &faults, MirrorCanary::None);
+            assert!(seen.longest <= PAUSE_MAX, "{legs} {how:?} {survivor}: {:?}", seen.longest);
+            if how != Use::Reads {
+                assert!(seen.longest >= TIMEOUT);
+            }
+            if seen.longest >= TIMEOUT {
+                dropped += 1;
+                assert_eq!(seen.generations, 1, "{legs} {how:?} {survivor}");
+                let wanted = (0..legs).map(|leg| if leg == survivor { 'S' } else { 'B' });
+                assert_eq!(seen.letters, wanted.collect::<String>());
+            }
+        }
+    }
+    assert!(dropped > 20, "{dropped}");
+}
+
+#[test]
+fn legs_that_die_one_after_the_other_hold_nobody_up_for_longer() {
+    for (legs, how) in [2, 3, 4].into_iter().flat_map(|legs| USES.map(|how| (legs, how))) {
+        for (survivor, apart) in (0..legs).flat_map(|leg| [150, 600, 2000].map(|ms| (leg, ms))) {
+            let faults = all_but(legs, survivor, |nth| 1000 + nth as u64 * apart);
+            let seen = watch(legs, how, &faults, MirrorCanary::None);
+            let why = format!("{legs} {how:?} {survivor} {apart}");
+            assert!(seen.longest <= PAUSE_MAX, "{why}: {:?}", seen.longest);
+        }
+    }
+}
+
+/// A disk reads from memory, and writes no more.
+#[test]
+fn a_leg_that_only_reads_is_dropped_as_soon() {
+    for legs in [2, 3] {
+        let watch = |canary| watch_both(legs, canary);
+        assert!(watch(MirrorCanary::None) <= PAUSE_MAX);
+        assert!(watch(MirrorCanary::AnyAnswerCounts) > PAUSE_MAX * 2);
+    }
+}
+
+/// A user who writes, and another one who reads.
+fn watch_both(legs: usize, canary: MirrorCanary) -> Duration {
+    let states = vec![InSync; legs];
+    let contents = (0..legs).map(|leg| formatted(leg, &state(9, &states), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    world.mirror.set_canary(canary);
+    world.write(0, 1, 1, false);
+    world.wait();
+    world.write(0, 1, 2, false);
+    let start = world.now;
+    while world.waiting() > 0 {
+        // Reads of the other region, which any leg may do.
+        world.read(SMALL);
+        world.turn();
+        for _ in 0..10 {
+            for (leg, disk) in world.disks.iter().enumerate() {
+                while let Some(nth) = disk.first_queued(|io| leg != 1 || io.op == Op::Read) {
+                    disk.execute(nth);
+                }
+            }
+            world.turn();
+        }
+        world.now = world.now + STEP;
+        assert!(world.now.since(start) < Duration::from_secs(60));
+    }
+    world.now.since(start)
+}
+
+/// For all labels of a change a leg has as long as for one.
+#[test]
+fn labels_of_a_change_take_no_longer_than_the_timeout() {
+    let slow = Duration::from_millis(4500);
+    let faults = [(1000, Fault::Dies(0)), (1000, Fault::SlowLabels(1, slow))];
+    let longest = |canary| watch(3, Use::Writes, &faults, canary).longest;
+    let seen = longest(MirrorCanary::None);
+    assert!(seen <= PAUSE_MAX + TIMEOUT, "{seen:?}");
+    assert!(longest(MirrorCanary::EachLabelAnew) > PAUSE_MAX + slow * 2 - STEP * 200);
+}
+
+#[test]
+fn who_asks_one_leg_after_the_other_is_found() {
+    let three = all_but(3, 2, |_| 1000);
+    let chain = all_but(4, 3, |nth| 1000 + nth as u64 * 600);
+    for faults in [&three, &chain] {
+        let legs = faults.len() + 1;
+        let late = USES.map(|how| watch(legs, how, faults, MirrorCanary::OneByOne).longest);
+        assert!(late.iter().any(|longest| *longest > PAUSE_MAX), "{late:?}");
+    }
+}
