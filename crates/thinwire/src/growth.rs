@@ -255,6 +255,11 @@ impl GrowthDesk {
         open: &[(NodeName, WholeDesk)],
     ) -> Result<(), String> {
         match open.iter().find(|(of, _)| of.is_same(&ask.volume)) {
+            Some((_, WholeDesk::Mirror(desk, ..))) if desk.is_growing() => Err(format!(
+                "{} is growing, and a leg is removed behind that: `thinwire volume status` says how far it is, and whether it is paused; remove \
+                 the leg then",
+                ask.volume.name
+            )),
             Some((_, WholeDesk::Mirror(desk, ..))) => {
                 let asked = desk.ask(MirrorAsk::Remove(leg));
                 self.removals.push((number, desk.clone(), asked));

@@ -12,7 +12,7 @@ use thinwire_modules::mirror::{
 };
 use thinwire_modules::{Module, Options, mirror};
 use thinwire_runtime::clock::entropy_bytes;
-use thinwire_volume::Volume;
+use thinwire_volume::{Volume, WorkPace};
 
 use crate::adoption::adopt;
 use crate::error::{Failure, FailureKind, Outcome};
@@ -163,6 +163,16 @@ pub fn open_mirror(
     Ok((mirror, places_of(&whole, &legs, specs.len()), desk))
 }
 
+/// Who waits for what a volume does beside its users, and has it open for that alone, has it go on if somebody has paused it.
+pub fn go_on(volume: &mut dyn Volume) {
+    volume.works(&mut |work| {
+        let pace = work.pace();
+        if pace.is_paused {
+            work.set_pace(WorkPace { is_paused: false, ..pace });
+        }
+    });
+}
+
 /// Has it grow before anybody uses it, and waits for that.
 fn grow(
     host: &Host,
@@ -173,6 +183,7 @@ fn grow(
 ) -> Outcome<Grown> {
     let kind = Module::find("mirror").map_or("", |module| module.name);
     let before = mirror[0].geometry().bytes;
+    go_on(&mut *mirror[0]);
     let (asked, mut done) = (desk.ask(MirrorAsk::Grow), Vec::new());
     loop {
         match desk.take_ended(asked) {

@@ -106,6 +106,13 @@ pub struct WorkStatus {
     /// Bytes that were copied to legs since it was opened, of each leg; 0 of what is no mirror, and from a process of an earlier version.
     #[serde(default)]
     pub copied: u64,
+    /// It is growing: so many bytes of what it grows by are zeroed on all legs; null if it is not, of what is no mirror, and from a process of an
+    /// earlier version.
+    #[serde(default)]
+    pub grown: Option<u64>,
+    /// By so many bytes it is growing; 0 if it is not.
+    #[serde(default)]
+    pub grows_by: u64,
     /// What is left cannot be copied for now: it is tried again.
     pub held_up: bool,
     /// It has stopped for good.
@@ -299,6 +306,8 @@ fn status_of(work: &dyn Work) -> (WorkStatus, Option<MirrorReport>) {
         percent: pace.percent,
         left,
         copied: mirror.as_ref().map_or(0, |mirror| mirror.copied),
+        grown: mirror.as_ref().and_then(|mirror| mirror.grows).map(|(zeroed, _)| zeroed),
+        grows_by: mirror.as_ref().and_then(|mirror| mirror.grows).map_or(0, |(_, all)| all),
         held_up: mirror.as_ref().is_some_and(|mirror| mirror.is_held_up),
         stopped: mirror.as_ref().is_some_and(|mirror| mirror.has_stopped),
         busy: left > 0 || mirror.as_ref().is_some_and(|mirror| !mirror.is_settled()),
@@ -388,6 +397,13 @@ impl WorkStatus {
         }
         if self.copied > 0 {
             said.push(format!("{} copied", show_size(self.copied)));
+        }
+        if let Some(zeroed) = self.grown {
+            said.push(format!(
+                "growing: {} of {} are zeroed",
+                show_size(zeroed),
+                show_size(self.grows_by)
+            ));
         }
         if self.held_up {
             said.push("held up, and tried again".into());

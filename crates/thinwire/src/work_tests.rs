@@ -259,3 +259,23 @@ fn the_words_are_fixed() {
         assert_eq!(serde_json::to_string(&action).unwrap(), format!("\"{word}\""));
     }
 }
+
+#[test]
+fn one_that_grows_says_how_far_it_is_and_that_it_is_paused() {
+    let work = WorkStatus {
+        grown: Some(1 << 20),
+        grows_by: 4 << 20,
+        paused: true,
+        percent: 50,
+        ..WorkStatus::default()
+    };
+    let mut said = Vec::new();
+    work.describe("mirror", &mut said);
+    assert_eq!(said, ["growing: 1 MiB of 4 MiB are zeroed", "paused"]);
+    // Earlier versions say nothing of it.
+    let mut json = serde_json::to_value(&work).unwrap();
+    let fields = json.as_object_mut().unwrap();
+    ["grown", "grows_by"].iter().for_each(|field| assert!(fields.remove(*field).is_some()));
+    let read: WorkStatus = serde_json::from_value(json).unwrap();
+    assert_eq!((read.grown, read.grows_by), (None, 0));
+}

@@ -136,6 +136,12 @@ impl OpenElsewhere {
 
     /// Has it grow, and all that it is made of: what has become of those, the one that was named last.
     pub fn grow(&self) -> Outcome<Vec<Grown>> {
+        if works(&self.nodes()?).any(|work| work.paused) {
+            return Err(Failure::failed(format!(
+                "{} has paused what goes on beside users of {}, so it would not grow: `thinwire volume resume` has it go on",
+                self.who, self.volume
+            )));
+        }
         let failed = |e: &dyn std::fmt::Display| {
             Failure::failed(format!("{} has the volume: {e}", self.who))
         };

@@ -11,6 +11,7 @@ use crate::cli::VolumeCommon;
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::last_resort::catch_signals;
+use crate::mirrored::go_on;
 use crate::open::{Ending, OpenVolume, Wait, let_go, let_go_failed, open_volume};
 use crate::output;
 use crate::rundir::SCHEMA;
@@ -115,6 +116,7 @@ pub(super) fn watch_leg(
     leg: Option<usize>,
 ) -> Outcome<Option<Settled>> {
     open.watch(signals.fd())?;
+    go_on(open.volume());
     let mut used = Vec::new();
     open.volume().mirrors(&mut used);
     let mut used: Vec<Vec<bool>> = used.iter().map(are_used).collect();

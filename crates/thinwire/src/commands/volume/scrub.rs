@@ -11,6 +11,7 @@ use crate::cli::VolumeCommon;
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::last_resort::catch_signals;
+use crate::mirrored::go_on;
 use crate::open::{Ending, OpenVolume, Wait, let_go, let_go_failed, open_volume};
 use crate::output;
 use crate::rundir::SCHEMA;
@@ -80,6 +81,7 @@ fn watch(
     is_json: bool,
 ) -> Outcome<(bool, Vec<ScrubReport>)> {
     open.watch(signals.fd())?;
+    go_on(open.volume());
     open.volume().scrubs(&mut |scrub| scrub.begin_scrub(from));
     let (mut said_at, mut done) = (Instant::now(), Vec::new());
     loop {
