@@ -62,6 +62,9 @@ pub enum OnPart {
     Sums(IntegrityState),
 }
 
+/// What is described as having labels: its module, with what options, and what names the key of one that has a key.
+pub type Described<'a> = (&'static Module, &'a Options, Option<&'a str>);
+
 /// The module over the data of its parts, put in the order that their labels say, whatever that of `children` is, which
 /// `specs` call by name; `key` names that of one that has a key. With `cuts` snapshots of it can be taken, unless something above buffers writes.
 /// Opened for writing, it has a new opening on all parts before this returns, and what has it grow comes with it.
@@ -70,16 +73,32 @@ pub enum OnPart {
 /// They make no whole, or another one than is described, or need another key; or its opening could not be written.
 pub fn open_whole(
     host: &Host,
-    (module, options, key): (&'static Module, &Options, Option<&str>),
+    described: Described<'_>,
     specs: &[VolumeSpec],
     (mut children, cuts): (Vec<Box<dyn Volume>>, Option<ToCut>),
     by: &Opening<'_>,
 ) -> Outcome<(Box<dyn Volume>, Option<WholeGrowth>)> {
-    let described = (module, options, key);
-    let is_written =
-        !by.read_only && children.iter().all(|child| !child.geometry().features.read_only);
-    let (whole, on_part, written) = assemble_whole(host, described, specs, &mut children, by)?;
-    let cuts = cuts.filter(|_| is_written);
+    let cuts = cuts.filter(|_| is_written(&children, by.read_only));
+    let whole = assemble_whole(host, described, specs, &mut children, by)?;
+    build(host, described, specs, (children, cuts), (whole, by.read_only))
+}
+
+/// Nothing stands in the way of writing all of these.
+fn is_written(children: &[Box<dyn Volume>], read_only: bool) -> bool {
+    !read_only && children.iter().all(|child| !child.geometry().features.read_only)
+}
+
+/// The last step of [`open_whole`], which waits for nothing: the module over parts that were examined, and have their opening if they are written.
+///
+/// # Errors
+/// The module does not fit over them.
+pub fn build(
+    host: &Host,
+    (module, options, _): Described<'_>,
+    specs: &[VolumeSpec],
+    (children, cuts): (Vec<Box<dyn Volume>>, Option<ToCut>),
+    ((whole, on_part, written), read_only): (OpenedWhole, bool),
+) -> Outcome<(Box<dyn Volume>, Option<WholeGrowth>)> {
     let mut places: Vec<_> = children.into_iter().map(Some).collect();
     let mut labels: Vec<_> = written.into_iter().map(Some).collect();
     let (mut doors, mut kept, mut record) = (Vec::new(), Vec::new(), None);
@@ -116,7 +135,7 @@ pub fn open_whole(
         Some(OnPart::Sums(state)) => {
             let part = parts.remove(0);
             let config = IntegrityConfig::new(&host.pool());
-            let config = IntegrityConfig { read_only: by.read_only, ..config };
+            let config = IntegrityConfig { read_only, ..config };
             let sums = Integrity::open(part, state, whole.uuid, config);
             sums.map(|sums| Box::new(sums) as Box<dyn Volume>)
         }
@@ -142,23 +161,18 @@ pub fn open_whole(
 /// it is only read.
 pub type OpenedWhole = (Assembly, Option<OnPart>, Vec<(Labels, Label)>);
 
-/// What it means that a copy of the label of a pool has rotted that was not at rest.
-pub const LOST_WITH_LABEL: &str = "the pool has not ended in order, so that may have been the newest state of its volumes: what was flushed last may be missing, and \
-     what was deleted or discarded last may be back. Check the file systems on them";
-
 /// The whole that these parts make, as it is described; opened for writing, it has a new opening on all of them.
 ///
 /// # Errors
 /// As [`open_whole`].
 pub fn assemble_whole(
     host: &Host,
-    (module, options, key): (&'static Module, &Options, Option<&str>),
+    described: Described<'_>,
     specs: &[VolumeSpec],
     children: &mut [Box<dyn Volume>],
     by: &Opening<'_>,
 ) -> Outcome<OpenedWhole> {
-    let is_written =
-        !by.read_only && children.iter().all(|child| !child.geometry().features.read_only);
+    let is_written = is_written(children, by.read_only);
     check_leaves(specs, is_written)?;
     let (mut readers, mut seen) = read_all(host, children, BESIDE_TOKEN, by, None)?;
     if !is_written && matches!(assemble(&seen), Err(AssemblyError::Stale { .. })) {
@@ -170,12 +184,55 @@ pub fn assemble_whole(
         adopt(&mut parts, specs, (by.adopt, by.wish));
         seen = parts.into_iter().flatten().collect();
     }
+    let (mut whole, on_part) = examine(described, specs, children, &seen, by.in_order)?;
+    let mut written = Vec::new();
+    if is_written {
+        let parts = labels_of(readers, seen);
+        let volumes: Vec<_> =
+            whole.parts.iter().map(|part| shape_of(&*children[part.place])).collect();
+        let sizes = by.growth.and_then(|_| whole.with_room(&volumes));
+        written = draw_opening(host, (&mut whole, sizes.as_ref()), parts, specs, children, by)?;
+        if let Some(notes) = by.growth.filter(|_| !whole.module.has_volumes()) {
+            notes.add(Grown::whole(&whole, sizes.as_ref(), &volumes));
+        }
+        if let Some(sizes) = &sizes {
+            whole.set_sizes(sizes);
+        }
+    }
+    Ok((whole, on_part, written))
+}
+
+/// Each of a whole has a label.
+fn labels_of(readers: Vec<Labels>, seen: Vec<SeenPart>) -> Vec<(Labels, Label)> {
+    let label = |(labels, part): (Labels, SeenPart)| match part.found {
+        Ok(Finding::Label(found)) => Some((labels, found.label)),
+        _ => None,
+    };
+    readers.into_iter().zip(seen).filter_map(label).collect()
+}
+
+/// The first step of [`open_whole`], which waits for nothing: what the labels of these parts say, once they were read. Nothing was written.
+///
+/// # Errors
+/// They make no whole, or another one than is described, or need another key.
+pub fn examine(
+    (module, options, key): Described<'_>,
+    specs: &[VolumeSpec],
+    children: &[Box<dyn Volume>],
+    seen: &[SeenPart],
+    in_order: bool,
+) -> Outcome<(Assembly, Option<OnPart>)> {
     for (place, part) in seen.iter().enumerate() {
         let Ok(Finding::Label(found)) = &part.found else { continue };
         if let Some(fault) = &found.passed_over {
             tracing::warn!("{}: one copy of its label {fault}; the other is used", specs[place]);
             if PoolHead::is_at_rest(&found.label) == Some(false) {
-                tracing::warn!("{}: {LOST_WITH_LABEL}", specs[place]);
+                tracing::warn!(
+                    "{}: the pool has not ended in order, so that may have been the newest state of its volumes: what was flushed last may be missing, and \
+                     what was given back or written since then may read as what another volume has written, in snapshots, too. Check the \
+                     file systems on them, and do not go by snapshots that were deleted and are back",
+                    specs[place]
+                );
             }
         }
         let is_written = !children[place].geometry().features.read_only;
@@ -185,7 +242,7 @@ pub fn assemble_whole(
             return Err(Failure::failed(format!("{} {error}", specs[place])));
         }
     }
-    let mut whole = assemble(&seen)
+    let whole = assemble(seen)
         .map_err(|error| Failure::failed(error.describe(&|place| specs[place].to_string())))?;
     let is_kept = || module.kept_options(&whole.options) == module.kept_options(options);
     if whole.module != module || !is_kept() {
@@ -200,7 +257,7 @@ pub fn assemble_whole(
         )));
     }
     let is_in_order = whole.parts.iter().enumerate().all(|(role, part)| part.place == role);
-    if by.in_order && !is_in_order {
+    if in_order && !is_in_order {
         let order: Vec<_> = whole.parts.iter().map(|part| specs[part.place].to_string()).collect();
         return Err(Failure::failed(format!(
             "who is served remembers its parts by their order, and that is another than in their labels: describe it as children = \
@@ -223,26 +280,7 @@ pub fn assemble_whole(
         }
         _ => None,
     };
-    let mut written = Vec::new();
-    if is_written {
-        let label = |(labels, part): (Labels, SeenPart)| match part.found {
-            Ok(Finding::Label(found)) => Some((labels, found.label)),
-            _ => None,
-        };
-        // Each has a label: they make a whole.
-        let parts = readers.into_iter().zip(seen).filter_map(label).collect();
-        let volumes: Vec<_> =
-            whole.parts.iter().map(|part| shape_of(&*children[part.place])).collect();
-        let sizes = by.growth.and_then(|_| whole.with_room(&volumes));
-        written = draw_opening(host, (&mut whole, sizes.as_ref()), parts, specs, children, by)?;
-        if let Some(notes) = by.growth.filter(|_| !module.has_volumes()) {
-            notes.add(Grown::whole(&whole, sizes.as_ref(), &volumes));
-        }
-        if let Some(sizes) = &sizes {
-            whole.set_sizes(sizes);
-        }
-    }
-    Ok((whole, on_part, written))
+    Ok((whole, on_part))
 }
 
 /// As users call the part that does not fit.
@@ -349,12 +387,7 @@ fn draw_opening(
     children: &mut [Box<dyn Volume>],
     by: &Opening<'_>,
 ) -> Outcome<Vec<(Labels, Label)>> {
-    let id = *entropy_bytes().first_chunk().expect("there are 32");
-    let mut opening = WholeOpening::new(whole, id, parts);
-    if let Some(sizes) = sizes {
-        opening.grow(sizes.clone());
-    }
-    opening.begin(children);
+    let mut opening = begin_opening(whole, sizes, parts, children);
     loop {
         match opening.turn(children) {
             Some(Ok(())) => {
@@ -367,6 +400,22 @@ fn draw_opening(
             None => wait(host, children, (by, by.until), "written")?,
         }
     }
+}
+
+/// The second step of [`open_whole`], of what is written: goes on by [`WholeOpening::turn`], and never waits.
+pub fn begin_opening(
+    whole: &Assembly,
+    sizes: Option<&WholeSizes>,
+    parts: Vec<(Labels, Label)>,
+    children: &mut [Box<dyn Volume>],
+) -> WholeOpening {
+    let id = *entropy_bytes().first_chunk().expect("there are 32");
+    let mut opening = WholeOpening::new(whole, id, parts);
+    if let Some(sizes) = sizes {
+        opening.grow(sizes.clone());
+    }
+    opening.begin(children);
+    opening
 }
 
 /// A little, for disks and targets to answer. Those of `children` that are timed are told the time.
