@@ -76,13 +76,11 @@ impl Exports {
                         e.volume.refresh();
                     }
                 }
-                VolumeEvent::Leg { leg, standing } => {
+                VolumeEvent::Leg { .. }
+                | VolumeEvent::BadBlock { .. }
+                | VolumeEvent::Unverified { .. } => {
                     let name = &self.exports[export].name;
-                    self.note(format!("export {name}: leg {leg} of a mirror {}", standing.news()));
-                }
-                VolumeEvent::BadBlock { .. } | VolumeEvent::Unverified { .. } => {
-                    let name = &self.exports[export].name;
-                    let news = event.news_of_sums().unwrap_or_default();
+                    let news = event.news_of_legs().or(event.news_of_sums()).unwrap_or_default();
                     self.note(format!("export {name}: {news}"));
                 }
                 VolumeEvent::Unreachable { bytes } => {

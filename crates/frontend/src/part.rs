@@ -188,14 +188,14 @@ impl FacePart {
                 Gravity::Warning,
                 "acknowledged writes that no flush has covered may be lost: the next flush of each client says so".into(),
             )),
-            VolumeEvent::Leg { leg, standing } => {
+            VolumeEvent::Leg { standing, .. } => {
                 let gravity = match standing {
                     LegStanding::InSync | LegStanding::Resyncing => Gravity::News,
                     LegStanding::Behind | LegStanding::Failed | LegStanding::Removed => {
                         Gravity::Warning
                     }
                 };
-                Some((gravity, format!("leg {leg} of a mirror {}", standing.news())))
+                event.news_of_legs().map(|news| (gravity, news))
             }
             VolumeEvent::BadBlock { .. } | VolumeEvent::Unverified { .. } => {
                 event.news_of_sums().map(|news| (Gravity::Warning, news))

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::Time;
-use thinwire_volume::{Completion, Io, Layer, Op, Volume};
+use thinwire_volume::{Completion, Io, Layer, Op, Volume, VolumeEvent};
 
 /// Over how long what is done in a second is taken.
 pub const METER_WINDOW: Duration = Duration::from_secs(1);
@@ -235,7 +235,7 @@ fn rates(before: &MeterReport, after: &MeterReport, passed: Duration) -> MeterRa
     }
 }
 
-/// A volume, and a meter of it. Costs some additions for each I/O and each turn; allocates nothing, and keeps nothing of an I/O.
+/// A volume, a meter of it, and what it is called in its tree. Costs some additions for each I/O and each turn; allocates nothing, and keeps nothing of an I/O.
 ///
 /// It is timed, whatever it stands on, and wants to be told the time again within [`METER_WINDOW`] while anybody uses it.
 pub struct Metered {
@@ -244,6 +244,7 @@ pub struct Metered {
     /// That of what it is a part of.
     above: Option<Rc<Meter>>,
     clock: Option<Rc<dyn StageClock>>,
+    path: Option<Rc<str>>,
 }
 
 impl Metered {
@@ -254,7 +255,12 @@ impl Metered {
         above: Option<Rc<Meter>>,
         clock: Option<Rc<dyn StageClock>>,
     ) -> Self {
-        Metered { below, meter, above, clock }
+        Metered { below, meter, above, clock, path: None }
+    }
+
+    /// What happens in it has happened to the volume of that path in the tree, unless one below is named that it happened to.
+    pub fn named(self, path: Rc<str>) -> Self {
+        Metered { path: Some(path), ..self }
     }
 
     #[inline]
@@ -298,6 +304,12 @@ impl Layer for Metered {
 
     fn taken(&self) -> usize {
         self.below.outstanding()
+    }
+
+    fn on_events(&mut self, events: &mut [VolumeEvent]) {
+        if let Some(path) = &self.path {
+            events.iter_mut().for_each(|event| event.name(path));
+        }
     }
 
     fn own_is_timed(&self) -> bool {

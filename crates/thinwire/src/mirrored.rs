@@ -136,7 +136,9 @@ pub fn open_mirror(
             };
             let places = whole.places.iter().enumerate();
             let places = places.map(|(leg, place)| place.filter(|_| is_used(&leg)));
-            back.open(&places.collect::<Vec<_>>())
+            let legs = whole.described_for(by.wish.from);
+            let described = places_of(&whole, &legs, specs.len());
+            back.open(&whole, &places.collect::<Vec<_>>(), &described)
         }),
     };
     let mirror = Mirror::open(legs.collect(), config).map_err(|error| match error {

@@ -3,9 +3,11 @@
 
 mod bottom;
 mod build;
+mod climbing;
 mod ends;
 mod grants;
 mod outline;
+mod passage;
 mod pools;
 mod returning;
 mod top;
@@ -45,8 +47,8 @@ use crate::trees::NodeName;
 use crate::uri::VolumeSpec;
 
 pub use self::outline::OutlineNode;
+pub use self::passage::LegReturn;
 pub use self::pools::Pools;
-pub use self::returning::LegReturn;
 pub use self::tree::{TellOutline, Tree};
 
 /// What of that is left, at least, when no mirror waits for a leg any more.

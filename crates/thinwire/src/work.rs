@@ -6,11 +6,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thinwire_volume::{MirrorReport, ScrubReport, Work, WorkPace};
 
-use crate::control::{IoStatus, Response};
+use crate::control::{self, IoStatus, Response};
 use crate::opened::OutlineNode;
 use crate::output;
 use crate::size::show_size;
 use crate::trees::NodeName;
+
+/// So much of why a leg is not back stands in a table.
+const WHY_CHARS: usize = 60;
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +88,12 @@ pub struct NodeStatus {
     pub standing: Option<String>,
     /// As such a leg: how much it lacks at most, in bytes.
     pub lacks: u64,
+    /// As such a leg that is not back: in how many seconds that is tried again; null if not, or if it is being tried.
+    #[serde(default)]
+    pub retry_s: Option<u64>,
+    /// As such a leg: why it is not back, as that was told last; null if there is nothing to tell.
+    #[serde(default)]
+    pub why: Option<String>,
     /// Of one that is reached over links: `attached` or `away`; `absent` of what was not there when it was opened.
     pub state: Option<String>,
     /// What has gone to it, and how fast that goes; null from a process of an earlier version.
@@ -337,6 +346,8 @@ fn statuses(tree: &[OutlineNode], works: &Works) -> Vec<NodeStatus> {
             leg,
             standing: stands.map(|leg| leg.standing.name().to_owned()),
             lacks: stands.map_or(0, |leg| leg.lacks),
+            retry_s: stands.and_then(|leg| control::retry_s(&leg.absence)),
+            why: stands.and_then(|leg| control::why(&leg.absence)),
             state: node.state.map(str::to_owned),
             io: node.meter.as_ref().map(|meter| {
                 let io = IoStatus::of(&meter.report());
@@ -379,10 +390,23 @@ impl NodeStatus {
             said.push(format!("{} to copy at most", show_size(self.lacks)));
         }
         said.extend(self.state.clone().filter(|state| state != "attached"));
+        if let Some(left) = self.retry_s {
+            said.push(format!("tried again in {left} s"));
+        }
+        // The rest of it is in the log.
+        said.extend(self.why.as_ref().map(|why| first_words(why)));
         if let Some(work) = &self.work {
             work.describe(&self.kind, &mut said);
         }
         said.join(", ")
+    }
+}
+
+/// As much of it as there is room for in a table.
+fn first_words(text: &str) -> String {
+    match text.char_indices().nth(WHY_CHARS) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
     }
 }
 

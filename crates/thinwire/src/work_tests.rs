@@ -6,7 +6,7 @@ use std::rc::Rc;
 use thinwire_buffer::Time;
 use thinwire_modules::{METER_WINDOW, Meter, Metered};
 use thinwire_volume::testing::Puppet;
-use thinwire_volume::{Io, LegReport, LegStanding, Op, Scrub, Volume};
+use thinwire_volume::{Io, LegAbsence, LegReport, LegStanding, Op, Scrub, Volume};
 
 use super::*;
 
@@ -91,7 +91,7 @@ fn tree() -> (Vec<OutlineNode>, Vec<Fake>) {
         node(1, "other", "integrity", 3, None),
         node(2, "c", "file", 0, None),
     ];
-    let leg = |standing, lacks| LegReport { standing, lacks };
+    let leg = |standing, lacks| LegReport { standing, lacks, absence: LegAbsence::default() };
     let legs = vec![leg(LegStanding::InSync, 0), leg(LegStanding::Resyncing, 2048)];
     let fake = |whole| Fake { whole, ..Fake::default() };
     (outline, vec![Fake { legs, ..fake(1) }, fake(2), fake(3)])

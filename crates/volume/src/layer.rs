@@ -35,6 +35,11 @@ pub trait Layer {
     /// Somebody is about to hear of what has happened below.
     fn before_events(&mut self) {}
 
+    /// What has happened below, and somebody is about to hear of.
+    fn on_events(&mut self, events: &mut [VolumeEvent]) {
+        let _ = events;
+    }
+
     /// It waits for something itself, as [`Volume::is_timed`].
     fn own_is_timed(&self) -> bool {
         false
@@ -89,7 +94,9 @@ impl<L: Layer> Volume for L {
 
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
         self.before_events();
+        let start = events.len();
         self.below_mut().poll_events(events);
+        self.on_events(&mut events[start..]);
     }
 
     fn refresh(&mut self) -> bool {

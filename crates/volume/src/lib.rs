@@ -36,7 +36,7 @@ pub use io::{Completion, Extent, Features, Geometry, Identity, Io, IoFlags, Op, 
 pub use layer::Layer;
 pub use leaves::{LeafGrant, granted_to_others, to_remember};
 pub use locks::RangeLocks;
-pub use mirror_report::{LegReport, LegStanding, MirrorReport};
+pub use mirror_report::{LegAbsence, LegReport, LegStanding, MirrorReport};
 pub use owing::{Owing, OwingCanary};
 pub use part::{Closing, Effect, Expects, Gravity, Letter, Parcel, Part, PartEvent};
 pub use port::{Bell, Edge, Port};

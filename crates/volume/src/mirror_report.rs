@@ -1,5 +1,7 @@
 //! What a volume that is a mirror says of itself.
 
+use std::time::Duration;
+
 /// How a mirror stands, for status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MirrorReport {
@@ -22,12 +24,23 @@ pub struct MirrorReport {
 }
 
 /// How a leg of a mirror stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LegReport {
     /// What becomes of it.
     pub standing: LegStanding,
     /// How much it lacks at most, in bytes.
     pub lacks: u64,
+    /// Of one that the mirror goes without: why it is not back.
+    pub absence: LegAbsence,
+}
+
+/// Why a leg is not there, as far as whoever brings it back knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LegAbsence {
+    /// In how long it is tried again; `None` if it is being tried, or never is.
+    pub retry_in: Option<Duration>,
+    /// What is wrong there, as it was told last; empty if there is nothing to tell.
+    pub why: String,
 }
 
 /// What becomes of a leg.
@@ -65,7 +78,9 @@ impl LegStanding {
             LegStanding::Behind => {
                 "is behind: it does not answer, or fails; it gets what it lacks when it is back, or the mirror is opened again"
             }
-            LegStanding::Failed => "has other content than it had: it is not used",
+            LegStanding::Failed => {
+                "has other content than it had: it is not used, nor written over; `thinwire volume replace` puts another volume, or this one, in its place"
+            }
             LegStanding::Removed => "was removed: it is no leg any more",
         }
     }

@@ -159,7 +159,7 @@ fn it_stays_as_it_is_when_the_volume_grows() {
             let (ours, slices) = (puppets(count), puppets(count));
             let mut pair = [over_stretches(module, &ours), over_slices(module, &slices)];
             let before = pair[0].geometry();
-            [&ours, &slices].iter().for_each(|puppets| puppets[count - 1].tell(event));
+            [&ours, &slices].iter().for_each(|puppets| puppets[count - 1].tell(event.clone()));
             let [got, wanted] = pair.each_mut().map(|volume| {
                 let mut events = Vec::new();
                 volume.poll_events(&mut events);

@@ -95,7 +95,7 @@ impl Integrity {
         }
         if self.check.unverified > 0 && !is_full {
             let blocks = std::mem::take(&mut self.check.unverified);
-            self.tell(VolumeEvent::Unverified { blocks });
+            self.tell(VolumeEvent::Unverified { blocks, of: None });
         }
         if self.check.good.is_empty() {
             return false;
@@ -222,7 +222,7 @@ impl Integrity {
             self.check.report.add_place(offset);
         }
         if fit == Fit::Bad && region.is_of_scrub {
-            self.tell(VolumeEvent::BadBlock { offset, is_mended: false });
+            self.tell(VolumeEvent::BadBlock { offset, is_mended: false, of: None });
         }
     }
 

@@ -370,7 +370,7 @@ impl Integrity {
                     job.error = Some(io.error(ErrorKind::BadSum, NAME));
                     // Whoever can ask another one tells of it.
                     if !is_verified {
-                        self.tell(VolumeEvent::BadBlock { offset, is_mended: false });
+                        self.tell(VolumeEvent::BadBlock { offset, is_mended: false, of: None });
                     }
                 }
             }

@@ -46,6 +46,8 @@ pub enum MirrorCanary {
     GrowsWhenAnnounced,
     /// Who asked for a removal is told before that is on record.
     ToldBeforeRecord,
+    /// A leg that is back with other content is behind, as any other.
+    FailsNobody,
     /// Reads take whatever a leg has, and what fits no sum is copied.
     UnverifiedSource,
     /// What is scrubbed, or mended, is not locked.

@@ -313,7 +313,7 @@ fn extent(record: &MirrorState, leg: usize, own: &MirrorState) -> ResyncExtent {
     }
 }
 
-fn hex(generation: &Generation) -> String {
+pub(super) fn hex(generation: &Generation) -> String {
     generation.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -1,16 +1,28 @@
-//! Legs that come back while the mirror is in use (rule 22): [`LegKeeper`], and when it is asked.
+//! Legs that come back while the mirror is in use (rule 22): [`LegKeeper`], and when it is asked; and those that come back with other
+//! content (rule 16).
 
 use std::time::Duration;
 
 use thinwire_buffer::Time;
-use thinwire_volume::Volume;
+use thinwire_volume::{LegAbsence, Volume};
 
 use super::closing::Closing;
 use super::opening::Phase;
-use super::{LegState, Mirror, MirrorError, MirrorLeg};
+use super::{LegState, Mirror, MirrorCanary, MirrorError, MirrorLeg};
 
 /// How often is looked whether a leg is back.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// How the legs of a mirror stand for whoever brings them, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LegsInUse {
+    /// They have all data.
+    pub in_sync: u8,
+    /// Something is done with them, or about to be; the mirror goes without all others.
+    pub used: u8,
+    /// They do not come back: they are no legs any more, which is on record, or have other content than they had.
+    pub out: u8,
+}
 
 /// Who gives a mirror back the legs that it has dropped, or that were missing when it was opened. Asked by the turns of the mirror, so
 /// it does not wait: what takes time is done between them.
@@ -39,6 +51,22 @@ pub trait LegKeeper {
     /// # Errors
     /// It was not, and is gone.
     fn taken(&mut self, leg: usize, result: Result<(), MirrorError>);
+
+    /// How the legs stand: in each turn, before anything else.
+    fn look(&mut self, legs: LegsInUse) {
+        let _ = legs;
+    }
+
+    /// A leg that is there with other content than it had: what was lost of it does not come back (rule 16). Each is told once.
+    fn take_failed(&mut self) -> Option<usize> {
+        None
+    }
+
+    /// Why this leg, which the mirror goes without, is not back.
+    fn absence(&self, leg: usize) -> LegAbsence {
+        let _ = leg;
+        LegAbsence::default()
+    }
 }
 
 impl Mirror {
@@ -46,6 +74,9 @@ impl Mirror {
     pub(super) fn step_keeper(&mut self) -> Time {
         let Some(mut keeper) = self.config.keeper.take() else { return Time::NEVER };
         let mut next = Time::NEVER;
+        if self.phase == Phase::Serving {
+            keeper.look(self.legs_in_use());
+        }
         // One that is about to end has no use for them.
         if self.phase == Phase::Serving && self.closing == Closing::No && !self.config.read_only {
             for leg in 0..self.legs.len() {
@@ -64,6 +95,9 @@ impl Mirror {
                     }
                 }
             }
+            while let Some(leg) = keeper.take_failed() {
+                self.fail_given_up(leg);
+            }
             while let Some((leg, back)) = keeper.take() {
                 keeper.taken(leg, self.return_leg(leg, back));
             }
@@ -73,5 +107,28 @@ impl Mirror {
         }
         self.config.keeper = Some(keeper);
         next
+    }
+
+    fn legs_in_use(&self) -> LegsInUse {
+        let is_out = |state: &LegState| match state {
+            LegState::Removed { .. } => !self.removing,
+            LegState::Failed { .. } => true,
+            LegState::InSync | LegState::Behind { .. } | LegState::Resyncing { .. } => false,
+        };
+        let legs = self.state.legs.iter().enumerate();
+        let out = legs.filter(|(_, state)| is_out(state)).fold(0, |out, (leg, _)| out | 1 << leg);
+        LegsInUse { in_sync: self.in_sync, used: self.active | self.record.joining, out }
+    }
+
+    /// A leg that was given up, or was missing, has other content than it had: that is on record from now on, and nothing is written there.
+    fn fail_given_up(&mut self, leg: usize) {
+        let is_there = self.legs.get(leg).is_none_or(Option::is_some);
+        if is_there || !self.is_given_up(leg) || self.canary == MirrorCanary::FailsNobody {
+            return;
+        }
+        if let LegState::Behind { at } | LegState::Resyncing { at } = self.state.legs[leg] {
+            self.state.legs[leg] = LegState::Failed { at };
+            self.record.want();
+        }
     }
 }

@@ -83,7 +83,7 @@ pub use config::{DrawGeneration, MirrorConfig};
 pub use decide::{LegChange, OpeningPlan, OpeningRefusal, OpeningWish, ResyncExtent, decide};
 pub use desk::{MirrorAnswer, MirrorAsk, MirrorAskError, MirrorDesk};
 pub use found::{FoundMirror, find_mirror};
-pub use keeper::LegKeeper;
+pub use keeper::{LegKeeper, LegsInUse};
 pub use legs::MirrorLeg;
 pub use opening::MirrorError;
 pub(crate) use row::MODULE;

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::bitmap::{BLOCK_BYTES, BlockImage, BlockName, REGIONS_EACH, decode, region_shift};
+use super::decide::hex;
 use super::serve::lowest;
 use super::*;
 use crate::meta::{Label, LabelPart, Labels};
@@ -61,7 +62,11 @@ fn state_of(leg: usize, at: &MirrorLeg) -> Result<MirrorState, MirrorError> {
         )
     } else if label.part().bytes < label.whole_bytes || bytes < label.data_start + label.whole_bytes
     {
-        format!("has no room for {} bytes of data", label.whole_bytes)
+        format!(
+            "has room for {} bytes of data, and its label says {}: make it as large as it was",
+            bytes.saturating_sub(label.data_start).min(label.part().bytes),
+            label.whole_bytes
+        )
     } else if state.region_shift < region_shift(label.whole_bytes) {
         "has regions that are too small for its bitmaps".into()
     } else if state.block_shift != 0 && block_bytes > 1 << state.block_shift {
@@ -405,6 +410,47 @@ impl Mirror {
         Some(gone.volume)
     }
 
+    /// What a leg that comes back cannot do of what the mirror has promised as it is open, if there is any: a sentence whose subject is
+    /// the leg.
+    fn misfit(&self, at: &MirrorLeg) -> Option<String> {
+        let (label, has, promised) = (&at.label, at.volume.geometry(), self.geometry);
+        let room = has.bytes.saturating_sub(label.data_start);
+        let lacks = |one: bool, other: bool| !one && other;
+        let why = if label.whole != self.whole {
+            "is of another mirror by its label".into()
+        } else if label.whole_bytes > self.bytes {
+            // It may not know yet that the mirror has grown, but not more than that.
+            format!(
+                "says that the mirror has {} bytes, which has {}",
+                label.whole_bytes, self.bytes
+            )
+        } else if room < self.bytes {
+            format!(
+                "has room for {room} bytes of data, and the mirror has {}: make it larger",
+                self.bytes
+            )
+        } else if has.block_bytes > promised.block_bytes {
+            format!(
+                "has blocks of {} bytes, and the mirror is in use with blocks of {}: open the mirror again with it, or use another volume",
+                has.block_bytes, promised.block_bytes
+            )
+        } else if has.io_bytes_max < promised.io_bytes_max {
+            format!(
+                "takes {} bytes in one I/O, and the mirror is in use with {}: open the mirror again with it",
+                has.io_bytes_max, promised.io_bytes_max
+            )
+        } else if lacks(has.features.write_zeroes, promised.features.write_zeroes) {
+            // A discard writes zeroes, too.
+            "cannot write zeroes, as the mirror has promised: open the mirror again with it".into()
+        } else if lacks(has.features.block_status, promised.features.block_status) {
+            "cannot say what holds data, as the mirror has promised: open the mirror again with it"
+                .into()
+        } else {
+            return None;
+        };
+        Some(why)
+    }
+
     /// Takes a leg back that was given up, or was missing, or another one in its place: nothing of what was outstanding there
     /// can still arrive (rule 22). It is copied to, and in sync after that.
     ///
@@ -418,24 +464,19 @@ impl Mirror {
         if self.config.read_only {
             return unfit("is not copied to: the mirror is open for reading");
         }
-        if self.parts[leg].uuid != at.label.part().uuid {
-            return unfit("is another part than that leg");
+        let (own, expected) = (at.label.part().uuid, self.parts[leg].uuid);
+        if own != expected {
+            return unfit(&format!(
+                "is the part {} by its label, and that leg is {}: nothing was written there",
+                hex(&own),
+                hex(&expected)
+            ));
         }
         let own = state_of(leg, &at)?.of_legs(self.parts.len());
         at.label.state = own.encode();
         check_writable(leg, &at)?;
-        let (label, geometry) = (&at.label, at.volume.geometry());
-        // It can do what has been promised; a discard writes zeroes.
-        let fits = label.whole == self.whole
-            // It may not know yet that the mirror has grown.
-            && label.whole_bytes <= self.bytes
-            && geometry.bytes.saturating_sub(label.data_start) >= self.bytes
-            && geometry.block_bytes <= self.geometry.block_bytes
-            && geometry.io_bytes_max >= self.geometry.io_bytes_max
-            && (geometry.features.write_zeroes || !self.geometry.features.write_zeroes)
-            && (geometry.features.block_status || !self.geometry.features.block_status);
-        if !fits {
-            return unfit("is no leg of this mirror as it is open");
+        if let Some(why) = self.misfit(&at) {
+            return unfit(&why);
         }
         let mut seen = vec![None; self.legs.len()];
         seen[leg] = Some(own.clone());
@@ -447,7 +488,9 @@ impl Mirror {
         let wish = OpeningWish { degraded: true, ..OpeningWish::default() };
         let plan = decide(&seen, wish).map_err(MirrorError::Refused)?;
         let Some((_, extent)) = plan.resync.iter().find(|(resynced, _)| *resynced == leg) else {
-            return unfit("has other content than it had");
+            return unfit(
+                "has other content than it had, or was removed: `thinwire volume replace` puts a volume in its place",
+            );
         };
         self.resync.full |= u8::from(*extent == ResyncExtent::Full) << leg;
         self.record.joining |= 1 << leg;

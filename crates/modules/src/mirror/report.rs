@@ -1,6 +1,6 @@
 //! What a mirror says of itself.
 
-use thinwire_volume::{LegReport, LegStanding, MirrorReport, VolumeEvent};
+use thinwire_volume::{LegAbsence, LegReport, LegStanding, MirrorReport, VolumeEvent};
 
 use super::opening::Phase;
 use super::{LegState, Mirror, NO_GENERATION};
@@ -20,6 +20,12 @@ impl Mirror {
             (*state, lacks)
         };
         self.state.legs.iter().enumerate().map(of)
+    }
+
+    /// Why it goes without a leg, if whoever brings it knows.
+    fn absence(&self, leg: usize) -> LegAbsence {
+        let keeper = self.config.keeper.as_ref().filter(|_| self.is_given_up(leg));
+        keeper.map_or_else(LegAbsence::default, |keeper| keeper.absence(leg))
     }
 
     fn standing(&self, leg: usize, state: LegState) -> LegStanding {
@@ -44,7 +50,7 @@ impl Mirror {
             let standing = self.standing(leg, self.state.legs[leg]);
             let told = self.told[leg].replace(standing);
             if told.is_some_and(|told| told != standing) {
-                self.news.push(VolumeEvent::Leg { leg: leg as u8, standing });
+                self.news.push(VolumeEvent::Leg { leg: leg as u8, standing, of: None });
                 self.news_count = self.news_count.wrapping_add(1);
             }
         }
@@ -55,6 +61,7 @@ impl Mirror {
         let report = |(leg, (state, lacks)): (usize, (LegState, u64))| LegReport {
             standing: self.standing(leg, state),
             lacks,
+            absence: self.absence(leg),
         };
         MirrorReport {
             is_open: self.phase == Phase::Serving,

@@ -521,7 +521,7 @@ impl Mirror {
     fn tell_of_block(&mut self, offset: u64, is_mended: bool) {
         // Who does not ask is not told of all.
         if self.news.len() < 64 {
-            self.news.push(VolumeEvent::BadBlock { offset, is_mended });
+            self.news.push(VolumeEvent::BadBlock { offset, is_mended, of: None });
             self.news_count = self.news_count.wrapping_add(1);
         }
     }

@@ -337,6 +337,6 @@ impl ThinPool {
 /// Tells each open volume what has happened to all.
 fn tell_all(slots: &mut Slab<Slot>, event: VolumeEvent) {
     for (_, slot) in slots.iter_mut() {
-        slot.tell(event);
+        slot.tell(event.clone());
     }
 }

@@ -123,7 +123,7 @@ impl Node {
         let mut parents = Vec::new();
         for &number in place.edges.iter().filter(|_| !news.is_empty()) {
             let way = ways[number].as_ref().expect("an edge of a part");
-            news.iter().for_each(|&event| way.edge.tell(event));
+            news.iter().for_each(|event| way.edge.tell(event.clone()));
             parents.extend(way.parent);
         }
         news.clear();

@@ -484,7 +484,7 @@ impl VolumeHost {
         }
         let (mut is_dropped, mut is_in_sync) = (false, false);
         for event in events {
-            if let VolumeEvent::Leg { leg, standing } = event {
+            if let VolumeEvent::Leg { leg, standing, .. } = event {
                 trace(standing.name(), u64::from(leg));
                 let coverage = &mut *user_scene.coverage;
                 match standing {

@@ -25,6 +25,7 @@ pub use cache::CacheStatus;
 pub use client::{ControlClient, ControlError};
 pub use io::IoStatus;
 pub use mirror::{MirrorLegStatus, MirrorStatus};
+pub(crate) use mirror::{retry_s, why};
 pub use server::{ControlServer, Controlled, DetachProgress, PoolProgress};
 pub use target::{
     ExportStatus, KeyStatus, LeafStatus, LimitStatus, LinkStatus, MeasureStatus, OfferStatus,

@@ -38,6 +38,7 @@ impl Bottom {
     #[inline]
     pub fn tend(&mut self) -> Returned {
         let mut tended = self.returning.tend(&mut self.leaves);
+        self.on_risen(&std::mem::take(&mut tended.risen));
         self.seen.resize(self.pools.len(), 0);
         for (pool, seen) in self.pools.iter().zip(&mut self.seen) {
             tended.ports.extend(pool.tend());
@@ -54,7 +55,7 @@ impl Bottom {
     /// Calls this for each of its leaves, with whether the volume goes without that now.
     pub fn each(&self, act: &mut dyn FnMut(&Leaf, bool)) {
         for (at, leaf) in self.leaves.iter().enumerate() {
-            act(leaf, self.returning.is_coming(at));
+            act(leaf, self.returning.is_without(at));
         }
         self.pools.iter().for_each(|pool| pool.bottom().each(act));
     }

@@ -109,11 +109,9 @@ impl Build<'_> {
                 built = take_as_legs(host, children, built, opening, cut)
                     .map_err(|e| e.context(format_args!("cannot open {spec}")))?;
             }
-            // What is only read is not copied to.
-            let back = match opening.read_only {
-                true => None,
-                false => self.returning.add(children, self.leaves, first, self.outline),
-            };
+            let legs = (&children[..], is_buffered);
+            let (leaves, outline) = ((self.leaves, first), (&*self.outline, at));
+            let back = self.returning.add(legs, leaves, outline, !opening.read_only);
             let opened = open_mirror(host, options, children, built, opening, back);
             let (mirror, places, desk) =
                 opened.map_err(|e| e.context(format_args!("cannot open {spec}")))?;
@@ -133,6 +131,7 @@ impl Build<'_> {
             let (opened, growth) = open_whole(host, described, children, (built, cuts), opening)
                 .map_err(|e| e.context(format_args!("cannot open {spec}")))?;
             if let Some(growth) = growth {
+                self.outline.set_labelled(at, growth.whole().uuid);
                 self.can_grow(spec, WholeDesk::Whole(Rc::new(RefCell::new(growth))), false);
             }
             return Ok(Root::Other(match spec.cut().and(self.cut.take()) {

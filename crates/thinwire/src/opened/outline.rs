@@ -6,6 +6,7 @@ use thinwire_modules::{Meter, Metered};
 use thinwire_volume::Volume;
 
 use super::bottom::Bottom;
+use super::climbing::Risen;
 use super::tree::{Leaf, Root};
 use crate::error::Outcome;
 use crate::host::Host;
@@ -45,14 +46,26 @@ pub struct OutlineNode {
 pub(super) struct Meters {
     own: Rc<Meter>,
     above: Option<Rc<Meter>>,
+    path: Rc<str>,
 }
 
 impl Meters {
-    /// What goes to this volume is counted.
+    /// What goes to this volume is counted, and what happens to it has its path.
     pub fn over(&self, host: &Host, volume: Box<dyn Volume>) -> Box<dyn Volume> {
         let clock = host.shard().links().clocks().clone();
-        Box::new(Metered::new(volume, self.own.clone(), self.above.clone(), Some(clock)))
+        let metered = Metered::new(volume, self.own.clone(), self.above.clone(), Some(clock));
+        Box::new(metered.named(self.path.clone()))
     }
+}
+
+/// The UUID of the whole of a volume of this kind, if that works for itself.
+pub(super) fn working_whole(kind: &str, volume: &mut dyn Volume) -> Option<[u8; 16]> {
+    let mut whole = None;
+    if ["mirror", "integrity"].contains(&kind) {
+        // It comes before what it is made of.
+        volume.works(&mut |work| _ = whole.get_or_insert(work.whole()));
+    }
+    whole
 }
 
 /// A tree while it is being opened.
@@ -60,6 +73,8 @@ impl Meters {
 pub(super) struct Outline {
     nodes: Vec<OutlineNode>,
     depth: usize,
+    /// Of which wholes the parts of some of them are, by their labels.
+    labelled: Vec<(usize, [u8; 16])>,
 }
 
 impl Outline {
@@ -101,10 +116,7 @@ impl Outline {
             Ok(Root::Port(port)) => node.bytes = port.geometry().bytes,
             Ok(Root::Other(volume)) => {
                 node.bytes = volume.geometry().bytes;
-                if ["mirror", "integrity"].contains(&node.kind) {
-                    // It comes before what it is made of.
-                    volume.works(&mut |work| _ = node.whole.get_or_insert(work.whole()));
-                }
+                node.whole = working_whole(node.kind, &mut **volume);
             }
             Err(_) => {}
         }
@@ -115,13 +127,44 @@ impl Outline {
         let node = &self.nodes[at];
         let above = self.nodes[..at].iter().rfind(|above| above.depth < node.depth);
         let above = above.and_then(|above| above.meter.clone());
-        node.meter.clone().map(|own| Meters { own, above })
+        node.meter.clone().map(|own| Meters { own, above, path: self.path(at).into() })
     }
 
-    /// The same of a leaf.
-    pub fn meters_of_leaf(&self, leaf: usize) -> Option<Meters> {
-        let at = self.nodes.iter().position(|node| node.leaf == Some(leaf))?;
-        self.meters(at)
+    /// Where it is: the volume on top as users name it, then those below, down to this one.
+    pub fn path(&self, at: usize) -> String {
+        let (mut path, mut depth) = (Vec::new(), usize::MAX);
+        for node in self.nodes[..=at].iter().rev().filter(|node| node.meter.is_some()) {
+            if node.depth < depth {
+                depth = node.depth;
+                path.push(match (&node.node, depth) {
+                    (_, 0) => node.name.as_str(),
+                    (Some(named), _) => named.name.as_str(),
+                    (None, _) => node.name.as_str(),
+                });
+            }
+        }
+        path.reverse();
+        path.join("/")
+    }
+
+    /// What users call the volume that stands there, by itself.
+    pub fn name(&self, at: usize) -> String {
+        self.nodes[at].name.clone()
+    }
+
+    /// Where that leaf stands.
+    pub fn node_of_leaf(&self, leaf: usize) -> Option<usize> {
+        self.nodes.iter().position(|node| node.leaf == Some(leaf))
+    }
+
+    /// The parts of the volume that stands there say that they are of this whole.
+    pub fn set_labelled(&mut self, at: usize, whole: [u8; 16]) {
+        self.labelled.push((at, whole));
+    }
+
+    /// What they say, if that is known.
+    pub fn labelled(&self, at: usize) -> Option<[u8; 16]> {
+        self.labelled.iter().find(|(node, _)| *node == at).map(|(_, whole)| *whole)
     }
 
     /// It is a volume of that pool.
@@ -146,6 +189,15 @@ impl Outline {
 }
 
 impl Bottom {
+    /// Some of it is there again.
+    pub fn on_risen(&mut self, risen: &[Risen]) {
+        for Risen { node, bytes, whole } in risen {
+            if let Some(node) = self.outline.get_mut(*node) {
+                (node.bytes, node.whole) = (*bytes, *whole);
+            }
+        }
+    }
+
     /// What stands on it, that of pools included, with how its leaves are now.
     pub fn outline(&self) -> Vec<OutlineNode> {
         let mut all = Vec::new();

@@ -200,7 +200,7 @@ impl OpenPool {
 
     /// Goes on with what comes back below it: ports that are in it from now on, by number.
     pub fn tend(&self) -> Vec<usize> {
-        let Returned { ports, has_changed } = self.bottom().tend();
+        let Returned { ports, has_changed, .. } = self.bottom().tend();
         self.changes.set(self.changes.get() + u64::from(has_changed));
         ports
     }

@@ -1,18 +1,21 @@
 //! Legs of mirrors at other targets that come back while their mirror is in use (rule 22): what was attached is given up as a
-//! whole, and attached anew, under a new writer generation; the mirror gets it when its labels have been read under that. All of it
-//! is done between turns of the host, a step at a time.
+//! whole, and attached anew, under a new writer generation; what it is made of is made anew over that ([`Climb`]), and the mirror gets it when
+//! its labels have been read. All of it is done between turns of the host, a step at a time.
+//!
+//! What comes back and goes again without having been in sync is waited for, each time for longer ([`Backoff`]). What comes back as something
+//! else is told to the mirror, and left alone (rule 16).
 
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use thinwire_modules::meta::{Finding, Label, LabelError, LabelOutcome, Labels};
-use thinwire_modules::mirror::{LEG_LABEL_TOKEN, LegKeeper, MirrorError, MirrorLeg};
-use thinwire_volume::{Identity, Volume};
+use thinwire_modules::mirror::{MirrorError, MirrorLeg};
 
+use super::climbing::{Chain, Climb, ClimbError, Climbed, Risen};
 use super::grants::Notes;
-use super::outline::{Meters, Outline};
+use super::outline::Outline;
+use super::passage::{LegReturn, Passage};
 use super::tree::{Leaf, Root};
 use crate::cli::WireArgs;
 use crate::error::{Failure, Outcome};
@@ -20,90 +23,26 @@ use crate::host::Host;
 use crate::keys::Security;
 use crate::open::VolumeOptions;
 use crate::remote::RemoteLeaf;
-use crate::uri::{RemoteSpec, VolumeSpec};
+use crate::uri::VolumeSpec;
 
 /// What was refused, or could not be begun, is tried again after so long.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// What was attached in vain is attached again after so long, after twice that if that was in vain, too, and so on; and the most.
+const BACKOFF_FIRST: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(300);
 
-/// Between a mirror and what brings back its legs. Those are numbered, as they stand in [`Returning`].
-#[derive(Default)]
-struct Passage {
-    /// The mirror has been opened, and takes legs back.
-    is_open: bool,
-    /// By the place in which the mirror's description names it, and by leg: which one brings it. None for what is not brought back.
-    by_place: Vec<Option<usize>>,
-    by_leg: Vec<Option<usize>>,
-    /// What was attached and was no leg, as far as was seen then.
-    unused: Vec<usize>,
-    /// What the mirror has given up.
-    given: Vec<(usize, Box<dyn Volume>)>,
-    /// What it has removed, and does not have back.
-    over: Vec<(usize, Box<dyn Volume>)>,
-    /// What is brought, and as which leg; the one that is being taken.
-    back: Vec<(usize, usize, MirrorLeg)>,
-    taking: Option<usize>,
-    /// How those were taken.
-    taken: Vec<(usize, Result<(), MirrorError>)>,
-    /// Any may still come.
-    is_awaited: bool,
+/// How long is waited before something is tried again that came to nothing.
+#[derive(Debug, Default)]
+struct Backoff {
+    in_vain: u32,
 }
 
-/// The mirror's end of that.
-pub struct LegReturn(Rc<RefCell<Passage>>);
-
-impl LegReturn {
-    /// The mirror is open: for each leg, in which place of its description it was found.
-    pub fn open(self, places: &[Option<usize>]) -> Box<dyn LegKeeper> {
-        let mut passage = self.0.borrow_mut();
-        passage.is_open = true;
-        passage.by_leg =
-            places.iter().map(|place| place.and_then(|place| passage.by_place[place])).collect();
-        let by_place = passage.by_place.iter().flatten();
-        let unused = by_place.filter(|number| !passage.by_leg.contains(&Some(**number)));
-        passage.unused = unused.copied().collect();
-        drop(passage);
-        Box::new(self)
-    }
-}
-
-impl LegKeeper for LegReturn {
-    fn keeps(&self, leg: usize) -> bool {
-        self.0.borrow().by_leg[leg].is_some()
-    }
-
-    fn give_up(&mut self, leg: usize, volume: Box<dyn Volume>) {
-        let passage = &mut *self.0.borrow_mut();
-        if let Some(number) = passage.by_leg[leg].take() {
-            passage.given.push((number, volume));
-            passage.is_awaited = true;
-        }
-    }
-
-    fn let_go(&mut self, leg: usize, volume: Box<dyn Volume>) {
-        let passage = &mut *self.0.borrow_mut();
-        if let Some(number) = passage.by_leg[leg].take() {
-            passage.over.push((number, volume));
-        }
-    }
-
-    fn awaits(&self) -> bool {
-        self.0.borrow().is_awaited
-    }
-
-    fn take(&mut self) -> Option<(usize, MirrorLeg)> {
-        let passage = &mut *self.0.borrow_mut();
-        let (number, leg, back) = passage.back.pop()?;
-        passage.taking = Some(number);
-        Some((leg, back))
-    }
-
-    fn taken(&mut self, leg: usize, result: Result<(), MirrorError>) {
-        let passage = &mut *self.0.borrow_mut();
-        let Some(number) = passage.taking.take() else { return };
-        if result.is_ok() {
-            passage.by_leg[leg] = Some(number);
-        }
-        passage.taken.push((number, result));
+impl Backoff {
+    /// Once more.
+    fn next(&mut self) -> Duration {
+        let wait = BACKOFF_FIRST.saturating_mul(1 << self.in_vain.min(16)).min(BACKOFF_MAX);
+        self.in_vain += 1;
+        wait
     }
 }
 
@@ -117,23 +56,24 @@ enum Way {
     Waiting(Instant),
     /// It is being attached.
     Attaching,
-    /// Its labels are being read.
-    Reading(Box<dyn Volume>, Labels),
+    /// What it is made of is being made, and its labels read.
+    Climbing(Box<Climb>),
     /// The mirror is to take it.
     Brought,
     /// It does not come back.
     Out,
 }
 
-/// A leaf that is a leg.
+/// A leg, over one leaf.
 struct Comer {
-    spec: RemoteSpec,
-    /// Its place among the leaves of the tree.
+    chain: Chain,
+    /// The place of that among the leaves of the tree.
     leaf: usize,
-    /// What goes to it is counted where it was.
-    meters: Option<Meters>,
     passage: Rc<RefCell<Passage>>,
     way: Way,
+    /// The mirror has taken it back, and it has not been in sync since.
+    is_on_trial: bool,
+    backoff: Backoff,
     /// Its target has been told of no end of what was attached before.
     is_unheard: bool,
     /// What the user has been told last of why it is not back.
@@ -147,6 +87,8 @@ pub(super) struct Returned {
     pub ports: Vec<usize>,
     /// Other attachments are below it than before.
     pub has_changed: bool,
+    /// Volumes of its outline that are there again.
+    pub risen: Vec<Risen>,
 }
 
 /// All legs of a tree that come back by themselves.
@@ -156,6 +98,8 @@ pub(super) struct Returning {
     /// Where it is written down what is granted.
     grants: Option<Notes>,
     comers: Vec<Comer>,
+    /// Of each mirror, also of those of which nothing is brought back.
+    passages: Vec<Rc<RefCell<Passage>>>,
 }
 
 impl Returning {
@@ -164,51 +108,55 @@ impl Returning {
         let mut options = options.clone();
         // It waits for whoever writes there by now, and fences nobody.
         (options.patience, options.take_over) = (None, false);
-        Returning { host: host.clone(), options, grants, comers: Vec::new() }
+        Returning { host: host.clone(), options, grants, comers: Vec::new(), passages: Vec::new() }
     }
 
     /// Nothing comes back.
     pub fn none(host: &Host) -> Self {
         let options = VolumeOptions::new(Security::default(), &WireArgs::default(), PathBuf::new());
-        Returning { host: host.clone(), options, grants: None, comers: Vec::new() }
+        let (comers, passages) = (Vec::new(), Vec::new());
+        Returning { host: host.clone(), options, grants: None, comers, passages }
     }
 
-    /// The legs of a mirror, whose leaves begin with this one; some may be absent. None if nothing of it is brought back: what is
-    /// only read is not copied to, and local disks, volumes of several and those of other protocols come with the next opening.
+    /// The legs of a mirror, which stands there in the outline and whose leaves begin with this one; some may be absent. None if none of them is
+    /// reached over links. `is_copied_to`: what was away comes back. What is only read is not copied to; and local disks, volumes of several and
+    /// those of other protocols come with the next opening.
     pub fn add(
         &mut self,
-        specs: &[VolumeSpec],
-        leaves: &[Leaf],
-        first: usize,
-        outline: &Outline,
+        (specs, is_buffered): (&[VolumeSpec], bool),
+        (leaves, first): (&[Leaf], usize),
+        (outline, at): (&Outline, usize),
+        is_copied_to: bool,
     ) -> Option<LegReturn> {
         // Who gives up a leg for good does not want it back.
-        if self.options.read_only || self.options.wish.change.is_some() {
+        if self.options.wish.change.is_some() || !specs.iter().any(VolumeSpec::has_remote) {
             return None;
         }
-        let passage = Rc::new(RefCell::new(Passage::default()));
-        let mut leaf = first;
-        let mut by_place = Vec::new();
+        let (number, mut leaf) = (self.comers.len(), first);
+        let (mut by_place, mut ranges, mut chains) = (Vec::new(), Vec::new(), Vec::new());
         for spec in specs {
-            by_place.push(match spec {
-                VolumeSpec::Remote(spec) => {
-                    let way = match &leaves[leaf] {
-                        Leaf::Absent(_) => Way::Waiting(Instant::now()),
-                        _ => Way::Used,
-                    };
-                    let passage = passage.clone();
-                    let (spec, told, is_unheard) = (spec.clone(), String::new(), false);
-                    let meters = outline.meters_of_leaf(leaf);
-                    self.comers.push(Comer { spec, leaf, meters, passage, way, is_unheard, told });
-                    Some(self.comers.len() - 1)
-                }
-                _ => None,
-            });
-            leaf += spec.leaves().len();
+            let chain = Chain::of(spec, leaf, outline, is_buffered).filter(|_| is_copied_to);
+            by_place.push(chain.as_ref().map(|_| number + chains.len()));
+            chains.extend(chain.map(|chain| (chain, leaf)));
+            let next = leaf + spec.leaves().len();
+            ranges.push(leaf..next);
+            leaf = next;
         }
-        let is_any = by_place.iter().any(Option::is_some);
-        passage.borrow_mut().by_place = by_place;
-        is_any.then_some(LegReturn(passage))
+        let passage = Passage::new((outline.path(at), outline.name(at)), by_place, ranges);
+        let passage = Rc::new(RefCell::new(passage));
+        for (chain, leaf) in chains {
+            let way = match &leaves[leaf] {
+                Leaf::Absent(_) => Way::Waiting(Instant::now()),
+                _ => Way::Used,
+            };
+            let (passage, told, is_unheard) = (passage.clone(), String::new(), false);
+            let (backoff, is_on_trial) = (Backoff::default(), false);
+            #[rustfmt::skip]
+            let comer = Comer { chain, leaf, passage, way, is_on_trial, backoff, is_unheard, told };
+            self.comers.push(comer);
+        }
+        self.passages.push(passage.clone());
+        Some(LegReturn(passage))
     }
 
     /// Nothing does.
@@ -220,6 +168,11 @@ impl Returning {
     pub fn is_coming(&self, leaf: usize) -> bool {
         let comer = self.comers.iter().find(|comer| comer.leaf == leaf);
         comer.is_some_and(|comer| !matches!(comer.way, Way::Used))
+    }
+
+    /// A mirror goes without the leaf now: nobody waits for that.
+    pub fn is_without(&self, leaf: usize) -> bool {
+        self.is_coming(leaf) || self.passages.iter().any(|of| of.borrow().goes_without(leaf))
     }
 
     /// Goes on with all of them, after each turn of the host.
@@ -235,11 +188,13 @@ impl Returning {
         let mut tended = Returned::default();
         for number in 0..self.comers.len() {
             let passage = self.comers[number].passage.clone();
-            if !passage.borrow().is_open {
+            // It takes none back before that.
+            if passage.borrow().stand.is_none() {
                 continue;
             }
             self.hear(number, leaves);
             while self.step(number, leaves, &mut tended) {}
+            self.comers[number].tell_absence(number);
             let is_its = |comer: &&Comer| Rc::ptr_eq(&comer.passage, &passage);
             let may_come = |comer: &Comer| !matches!(comer.way, Way::Used | Way::Out);
             let is_awaited = self.comers.iter().filter(is_its).any(may_come);
@@ -252,7 +207,8 @@ impl Returning {
     /// What the mirror has done with it.
     fn hear(&mut self, number: usize, leaves: &mut [Leaf]) {
         let comer = &mut self.comers[number];
-        let mut passage = comer.passage.borrow_mut();
+        let passage = comer.passage.clone();
+        let passage = &mut *passage.borrow_mut();
         if let Some(at) = passage.unused.iter().position(|unused| *unused == number) {
             passage.unused.swap_remove(at);
             if let Leaf::Remote(leaf) = &mut leaves[comer.leaf] {
@@ -260,16 +216,32 @@ impl Returning {
                 comer.way = Way::Ending(Some(Instant::now()));
             }
         }
+        if comer.is_on_trial && passage.take_in_sync(number) {
+            (comer.is_on_trial, comer.backoff) = (false, Backoff::default());
+        }
         if let Some(at) = passage.given.iter().position(|(given, _)| *given == number) {
             let (_, volume) = passage.given.swap_remove(at);
             // With its port goes what was outstanding.
             drop(volume);
+            // What came back, and went again before it was in sync, does that once more, perhaps.
+            let wait = match comer.is_on_trial {
+                true => comer.backoff.next(),
+                false => Duration::ZERO,
+            };
+            if comer.is_on_trial {
+                comer.tell("it was dropped again before it was in sync: can it be written?");
+            }
             if let Leaf::Remote(leaf) = &mut leaves[comer.leaf] {
-                tracing::info!("{}: given up, to be attached again", leaf.uri());
+                tracing::info!(
+                    "{}: given up, to be attached again in {} s",
+                    leaf.uri(),
+                    wait.as_secs()
+                );
                 comer.is_unheard = leaf.is_away();
                 leaf.begin_close(true);
             }
-            comer.way = Way::Ending(Some(Instant::now()));
+            comer.is_on_trial = false;
+            comer.way = Way::Ending(Some(Instant::now() + wait));
         }
         if let Some(at) = passage.over.iter().position(|(over, _)| *over == number) {
             drop(passage.over.swap_remove(at));
@@ -285,17 +257,29 @@ impl Returning {
             let (_, result) = passage.taken.swap_remove(at);
             match result {
                 Ok(()) => {
-                    tracing::info!("{}: is back, and gets what it lacks", comer.spec);
-                    (comer.way, comer.told) = (Way::Used, String::new());
+                    tracing::info!("{}: is back, and gets what it lacks", comer.chain.leaf);
+                    (comer.way, comer.told, comer.is_on_trial) = (Way::Used, String::new(), true);
                 }
                 Err(error) => {
-                    tracing::warn!("{} is not taken back: {error}", comer.spec);
+                    let (why, may_change) = misfit(passage, number, &error);
+                    let then = may_change.then(|| Instant::now() + comer.backoff.next());
+                    comer.tell(&why);
                     if let Leaf::Remote(leaf) = &mut leaves[comer.leaf] {
                         leaf.begin_close(false);
                     }
-                    comer.way = Way::Ending(None);
+                    comer.way = Way::Ending(then);
                 }
             }
+        }
+        // Removed, or failed, while it was away.
+        let is_coming = matches!(comer.way, Way::Waiting(_) | Way::Attaching | Way::Climbing(_));
+        if passage.is_out(number) && (is_coming || matches!(comer.way, Way::Ending(Some(_)))) {
+            if let (true, Leaf::Remote(leaf)) = (is_coming, &mut leaves[comer.leaf]) {
+                let is_granted = leaf.is_granted();
+                leaf.begin_close(!is_granted);
+            }
+            comer.told = String::new();
+            comer.way = Way::Ending(None);
         }
     }
 
@@ -321,7 +305,9 @@ impl Returning {
             }
             Way::Waiting(until) if Instant::now() < *until => false,
             Way::Waiting(_) => {
-                match RemoteLeaf::begin(&self.host, &comer.spec, &self.options) {
+                let read_only = comer.chain.only_reads();
+                let options = VolumeOptions { read_only, ..self.options.clone() };
+                match RemoteLeaf::begin(&self.host, &comer.chain.leaf, &options) {
                     Ok(leaf) => {
                         *place = Leaf::Remote(Box::new(leaf));
                         comer.way = Way::Attaching;
@@ -338,84 +324,106 @@ impl Returning {
                 let Leaf::Remote(leaf) = place else { unreachable!("it was begun") };
                 match leaf.look_open(&self.options) {
                     Ok(false) => false,
-                    Ok(true) => match self.begin_read(number, leaves, &mut tended.ports) {
+                    Ok(true) => match self.begin_climb(number, leaves, &mut tended.ports) {
                         Ok(()) => true,
-                        Err(why) => self.try_later(number, leaves, &why),
+                        Err(error) => self.come_down(number, leaves, error),
                     },
-                    Err(failure) => self.try_later(number, leaves, &failure.message),
-                }
-            }
-            Way::Reading(volume, labels) => match labels.turn(&mut **volume) {
-                Some(LabelOutcome::Read(read)) => {
-                    let content = volume.identity();
-                    let Way::Reading(volume, labels) =
-                        std::mem::replace(&mut comer.way, Way::Brought)
-                    else {
-                        unreachable!("it is being read")
-                    };
-                    match label_of(read, content) {
-                        Ok(label) => {
-                            let leg = usize::from(label.role);
-                            let back = MirrorLeg { volume, labels, label };
-                            comer.passage.borrow_mut().back.push((number, leg, back));
-                            true
-                        }
-                        Err((why, may_change)) => {
-                            drop(volume);
-                            self.try_later(number, leaves, &why);
-                            if !may_change {
-                                self.comers[number].way = Way::Ending(None);
-                            }
-                            true
-                        }
+                    Err(failure) => {
+                        self.try_later(number, leaves, &failure.message, Some(RETRY_AFTER))
                     }
                 }
-                _ => false,
+            }
+            Way::Climbing(climb) => match climb.turn(&self.host, &mut comer.chain) {
+                None => false,
+                Some(Ok(climbed)) => self.bring(number, leaves, climbed, tended),
+                Some(Err(error)) => self.come_down(number, leaves, error),
             },
         }
     }
 
-    /// It is attached: its labels are read, under that grant.
-    fn begin_read(
+    /// It is attached: what stands on it is made anew, and its labels are read, under that grant.
+    fn begin_climb(
         &mut self,
         number: usize,
         leaves: &mut [Leaf],
         ports: &mut Vec<usize>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ClimbError> {
         let comer = &mut self.comers[number];
         let Leaf::Remote(leaf) = &leaves[comer.leaf] else { unreachable!("it is attached") };
         comer.is_unheard = false;
         if let (Some(place), (identity, generation @ 1..)) = (&self.grants, leaf.granted()) {
             // Who opens all of this next finds that nobody else has been granted it.
-            let _ = place.granted(&identity.identity, &comer.spec.to_string(), generation);
+            let _ = place.granted(&identity.identity, &comer.chain.leaf.to_string(), generation);
         }
         let of_leaf: Outcome<Root> = super::build::of_network(&**leaf, ports);
-        let mut volume = of_leaf.map(Root::boxed).map_err(|failure| failure.message)?;
-        if let Some(meters) = &comer.meters {
-            volume = meters.over(&self.host, volume);
-        }
-        let mut labels = Labels::new(LEG_LABEL_TOKEN, &self.host.pool());
-        labels.read(&mut *volume).map_err(|error| error.to_string())?;
-        comer.way = Way::Reading(volume, labels);
+        let leaf = of_leaf.map_err(|failure| ClimbError::Failed(failure.message))?;
+        let climb = Climb::begin(&self.host, &comer.chain, leaf.boxed())?;
+        comer.way = Way::Climbing(Box::new(climb));
         Ok(())
     }
 
-    /// It is let go of, and tried again. True: there is a next step.
-    fn try_later(&mut self, number: usize, leaves: &mut [Leaf], why: &str) -> bool {
+    /// The mirror is to have it, if it is the leg that it was.
+    fn bring(
+        &mut self,
+        number: usize,
+        leaves: &mut [Leaf],
+        climbed: Climbed,
+        tended: &mut Returned,
+    ) -> bool {
+        let comer = &mut self.comers[number];
+        let Climbed { volume, labels, label, risen } = climbed;
+        let by_label = comer.passage.borrow().leg_by(number, &label);
+        match by_label {
+            Ok(leg) => {
+                let back = (number, leg, MirrorLeg { volume, labels, label });
+                comer.passage.borrow_mut().back.push(back);
+                tended.risen.extend(risen);
+                comer.way = Way::Brought;
+                true
+            }
+            Err(what) => {
+                drop((volume, labels));
+                self.come_down(number, leaves, ClimbError::Other(what))
+            }
+        }
+    }
+
+    /// It is no leg, as it is. True: there is a next step.
+    fn come_down(&mut self, number: usize, leaves: &mut [Leaf], error: ClimbError) -> bool {
+        let comer = &mut self.comers[number];
+        let (why, wait) = match error {
+            ClimbError::Failed(why) | ClimbError::Unfit(why) => (why, Some(comer.backoff.next())),
+            ClimbError::Other(what) => {
+                let passage = &mut *comer.passage.borrow_mut();
+                (other_content(passage, number, &what), None)
+            }
+        };
+        self.try_later(number, leaves, &why, wait)
+    }
+
+    /// It is let go of, and tried again after that time, or never. True: there is a next step.
+    fn try_later(
+        &mut self,
+        number: usize,
+        leaves: &mut [Leaf],
+        why: &str,
+        wait: Option<Duration>,
+    ) -> bool {
         let comer = &mut self.comers[number];
         comer.tell(why);
         if let Leaf::Remote(leaf) = &mut leaves[comer.leaf] {
             let is_granted = leaf.is_granted();
             leaf.begin_close(!is_granted);
         }
-        comer.way = Way::Ending(Some(Instant::now() + RETRY_AFTER));
+        // What was being made of it goes with that.
+        comer.way = Way::Ending(wait.map(|wait| Instant::now() + wait));
         true
     }
 
     /// Ends all of that: the targets that are away, and were not told that what was attached has ended.
     pub fn into_unheard(self) -> Vec<String> {
         let unheard = self.comers.iter().filter(|comer| comer.is_unheard);
-        unheard.map(|comer| comer.spec.to_string()).collect()
+        unheard.map(|comer| comer.chain.leaf.to_string()).collect()
     }
 }
 
@@ -423,20 +431,69 @@ impl Comer {
     /// Why it is not back: once, until it is something else.
     fn tell(&mut self, why: &str) {
         if self.told != why {
-            tracing::warn!("{} is not back: {why}", self.spec);
+            tracing::warn!("{} is not back: {why}", self.chain.leaf);
             why.clone_into(&mut self.told);
         }
     }
+
+    /// For status.
+    fn tell_absence(&self, number: usize) {
+        let until = match self.way {
+            Way::Waiting(until) | Way::Ending(Some(until)) => Some(until),
+            _ => None,
+        };
+        // What is through at once is not waited for.
+        let until = until.filter(|until| *until > Instant::now());
+        self.passage.borrow_mut().set_absence(number, until, &self.told);
+    }
 }
 
-/// What its labels say, if it holds what they were written on (rule 16); or why it is no leg, and whether that may change.
-fn label_of(read: Result<Finding, LabelError>, content: Identity) -> Result<Label, (String, bool)> {
-    match read {
-        Ok(Finding::Label(found)) if found.label.content == content => Ok(found.label),
-        Ok(Finding::Label(_)) => {
-            Err(("it holds another content than when it got its label".into(), false))
+/// Why the mirror has not taken what that one has brought, and whether that may change.
+fn misfit(passage: &Passage, number: usize, error: &MirrorError) -> (String, bool) {
+    let mirror = &passage.mirror;
+    let leg = passage.leg_of(number).map_or("a leg".to_owned(), |leg| format!("leg {leg}"));
+    match error {
+        MirrorError::Unfit(error) => {
+            (format!("as {leg} of mirror {mirror} it {}", error.why), true)
         }
-        Ok(Finding::Blank) => Err(("it has no label".into(), false)),
-        Err(error) => Err((error.to_string(), matches!(error, LabelError::Unread(_)))),
+        MirrorError::Refused(refusal) => (
+            format!(
+                "it cannot be {leg} of mirror {mirror} as that is in use: {refusal}. It is left alone until the mirror is opened again"
+            ),
+            false,
+        ),
+        error @ MirrorError::Count { .. } => (error.to_string(), false),
+    }
+}
+
+/// There is something else than the leg was: what to tell of that. The mirror is told which leg that is, if it is known for sure.
+fn other_content(passage: &mut Passage, number: usize, what: &str) -> String {
+    let (mirror, name) = (&passage.mirror, &passage.name);
+    match passage.leg_of(number) {
+        Some(leg) => {
+            let why = format!(
+                "leg {leg} of mirror {mirror} has other content than it had: what is there {what}. It is not used, nor written over: put back what \
+                 was there and open the mirror with that, or have another volume, or this one, in its place by `thinwire volume replace {name} {leg}`"
+            );
+            passage.failed.push(leg);
+            why
+        }
+        None => format!(
+            "it is no leg of mirror {mirror}: what is there {what}. It is not used, nor written over: open the mirror again once there is what \
+             belongs there, or use `thinwire volume replace`"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_vain_is_tried_less_and_less_often_and_never_not_at_all() {
+        let mut backoff = Backoff::default();
+        let waits: Vec<_> = (0..12).map(|_| backoff.next().as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
+        (0..100).for_each(|_| assert!(backoff.next() <= BACKOFF_MAX));
     }
 }

@@ -234,7 +234,7 @@ fn explore(
 fn heal(moment: &Moment, mut world: World, found: u64) -> Result<(), String> {
     world.pass(3);
     let told = world.news.iter().map(|event| match event {
-        VolumeEvent::Unverified { blocks } => *blocks,
+        VolumeEvent::Unverified { blocks, .. } => *blocks,
         other => panic!("{other:?}"),
     });
     // Which of them is not asked: some may lie beside those that were read.

@@ -21,7 +21,7 @@ fn fails_at(world: &mut World, block: u64) {
     let error = world.read(block, 1, false).expect_err("it is not what was written");
     let named = (error.kind, error.offset, error.len, error.module);
     assert_eq!(named, (ErrorKind::BadSum, block * BLOCK, BLOCK, NAME));
-    let event = VolumeEvent::BadBlock { offset: block * BLOCK, is_mended: false };
+    let event = VolumeEvent::BadBlock { offset: block * BLOCK, is_mended: false, of: None };
     assert!(world.news.contains(&event), "{:?}", world.news);
 }
 

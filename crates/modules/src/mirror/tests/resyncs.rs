@@ -5,6 +5,8 @@ use std::rc::Rc;
 
 use super::disk::Disk;
 use super::world::{Order, SMALL, World, config, differ, formatted, leg, state};
+use thinwire_volume::LegAbsence;
+
 use super::*;
 use LegState::{Behind, InSync};
 
@@ -80,6 +82,10 @@ struct Kept {
     taken: Vec<Result<(), String>>,
     /// They are there again.
     is_back: bool,
+    /// One of them is, with other content.
+    failed: Option<usize>,
+    /// How the legs stood last, each time that was another.
+    seen: Vec<LegsInUse>,
 }
 
 /// Keeps the second of these.
@@ -111,6 +117,21 @@ impl LegKeeper for Keeper {
     fn taken(&mut self, leg: usize, result: Result<(), MirrorError>) {
         assert_eq!(leg, 1);
         self.kept.borrow_mut().taken.push(result.map_err(|error| error.to_string()));
+    }
+
+    fn look(&mut self, legs: LegsInUse) {
+        let seen = &mut self.kept.borrow_mut().seen;
+        if seen.last() != Some(&legs) {
+            seen.push(legs);
+        }
+    }
+
+    fn take_failed(&mut self) -> Option<usize> {
+        self.kept.borrow_mut().failed.take()
+    }
+
+    fn absence(&self, leg: usize) -> LegAbsence {
+        LegAbsence { retry_in: None, why: format!("leg {leg} is gone") }
     }
 }
 
@@ -198,4 +219,122 @@ fn what_comes_in_the_place_of_a_leg_gets_all() {
         world.wait();
         assert_eq!(world.reads[0].1[0], 7);
     }
+}
+
+/// A mirror whose second leg is away, and given up to whoever keeps it.
+fn without_the_second() -> (World, Rc<RefCell<Kept>>) {
+    let contents = (0..2).map(|leg| formatted(leg, &state(9, &[InSync; 2]), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    let kept = Rc::new(RefCell::new(Kept::default()));
+    let disks = world.disks.clone();
+    world.mirror.config.keeper = Some(Box::new(Keeper { disks, kept: kept.clone() }));
+    world.pass(1);
+    world.disks[1].fail(Some(ErrorKind::Away));
+    world.write(SMALL, 1, 1, false);
+    world.wait();
+    world.pass(1);
+    assert_eq!(kept.borrow().given, [1]);
+    world.disks[1].fail(None);
+    (world, kept)
+}
+
+/// Events that tell of the second leg that it is failed, and how it stands on record.
+fn failed_on_record(canary: MirrorCanary) -> (usize, LegState) {
+    let (mut world, kept) = without_the_second();
+    world.mirror.set_canary(canary);
+    let mut events = Vec::new();
+    for _ in 0..3 {
+        kept.borrow_mut().failed = Some(1);
+        world.pass(1);
+        world.mirror.poll_events(&mut events);
+    }
+    let failed = VolumeEvent::Leg { leg: 1, standing: LegStanding::Failed, of: None };
+    let known = MirrorState::decode(&leg(&world.disks[0]).unwrap().label.state).unwrap();
+    (events.iter().filter(|event| **event == failed).count(), known.legs[1])
+}
+
+/// Rule 16: it is told of once, and on record: also who opens the mirror again with it does not copy to it.
+#[test]
+fn a_leg_that_is_back_with_other_content_is_failed() {
+    let (told, known) = failed_on_record(MirrorCanary::None);
+    assert!(told == 1 && matches!(known, LegState::Failed { .. }), "{told}, {known:?}");
+    let (told, known) = failed_on_record(MirrorCanary::FailsNobody);
+    assert!(told == 0 && matches!(known, Behind { .. }), "{told}, {known:?}");
+}
+
+/// One that is in use, or is no leg, is not failed by what its keeper says.
+#[test]
+fn only_a_leg_that_was_given_up_is_failed() {
+    let (mut world, kept) = without_the_second();
+    for leg in [0, 2] {
+        kept.borrow_mut().failed = Some(leg);
+        world.pass(1);
+    }
+    kept.borrow_mut().is_back = true;
+    world.pass(5);
+    kept.borrow_mut().failed = Some(1);
+    world.pass(1);
+    assert_eq!(standing(&world), [InSync; 2]);
+    world.heal().unwrap();
+    assert_eq!(differ(&world.disks), None);
+}
+
+/// Whoever brings legs knows which the mirror goes without, and the mirror says what that one knows.
+#[test]
+fn who_brings_legs_is_told_how_they_stand() {
+    let (mut world, kept) = without_the_second();
+    let of = |in_sync, used, out| LegsInUse { in_sync, used, out };
+    let why = |world: &World, leg: usize| world.mirror.report().legs[leg].absence.why.clone();
+    assert_eq!(kept.borrow().seen, [of(0b11, 0b11, 0), of(0b01, 0b01, 0)]);
+    assert_eq!([why(&world, 0), why(&world, 1)], ["", "leg 1 is gone"]);
+    kept.borrow_mut().is_back = true;
+    world.pass(5);
+    let seen = kept.borrow().seen.clone();
+    assert_eq!(seen[2..], [of(0b01, 0b11, 0), of(0b11, 0b11, 0)]);
+    assert_eq!(why(&world, 1), "");
+    kept.borrow_mut().is_back = false;
+    world.disks[1].fail(Some(ErrorKind::ContentChanged));
+    world.write(SMALL, 1, 1, false);
+    world.wait();
+    world.pass(1);
+    assert_eq!(kept.borrow().seen.last(), Some(&of(0b01, 0b01, 0b10)));
+}
+
+/// A removed leg is out once that is on record.
+#[test]
+fn a_leg_that_is_removed_while_it_is_away_is_out() {
+    let contents = (0..3).map(|leg| formatted(leg, &state(9, &[InSync; 3]), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    let kept = Rc::new(RefCell::new(Kept::default()));
+    let disks = world.disks.clone();
+    world.mirror.config.keeper = Some(Box::new(Keeper { disks, kept: kept.clone() }));
+    world.disks[1].fail(Some(ErrorKind::Away));
+    world.write(SMALL, 1, 1, false);
+    world.wait();
+    world.pass(1);
+    world.mirror.desk().ask(MirrorAsk::Remove(1));
+    world.turn();
+    assert_eq!(kept.borrow().seen.last().unwrap().out, 0, "it is not on record");
+    world.pass(1);
+    assert_eq!(kept.borrow().seen.last().unwrap().out, 0b10);
+}
+
+/// Each is named with what was promised and what is there.
+#[test]
+fn what_does_not_fit_a_mirror_in_use_is_said() {
+    let (mut world, _) = without_the_second();
+    let known = world.disks[1].content();
+    let mut refusal =
+        |disk: Disk| world.mirror.return_leg(1, leg(&disk).unwrap()).unwrap_err().to_string();
+    let other = Disk::new(world::DISK_BYTES, formatted(0, &state(9, &[InSync; 2]), [0, 0]));
+    let says = refusal(other);
+    for id in ["10101010", "11111111"] {
+        assert!(says.contains(id), "{says}");
+    }
+    let disk = Disk::new(world::DISK_BYTES, known);
+    disk.be_read_only();
+    let says = refusal(disk);
+    assert!(says.contains("volume 1, counted from 0, is read-only"), "{says}");
 }

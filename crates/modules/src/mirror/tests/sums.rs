@@ -190,7 +190,7 @@ fn what_one_leg_cannot_give_another_does_and_gives_it_to_that() {
             assert!(read(&mut mirror, 4, 3).unwrap()[4096..8192] == [7; 4096]);
         }
         assert_eq!(legs[spoiled].read(5), [7; 4096], "it was written again");
-        let event = VolumeEvent::BadBlock { offset: 5 * BLOCK, is_mended: true };
+        let event = VolumeEvent::BadBlock { offset: 5 * BLOCK, is_mended: true, of: None };
         assert_eq!((mirror.report().mended, &news(&mut mirror)[..]), (1, &[event][..]));
         assert!(mirror.legs().all(|(state, _)| state == InSync), "no leg is dropped for that");
     }
