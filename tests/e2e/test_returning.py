@@ -132,6 +132,8 @@ def a_leg_that_cannot_be_written_is_tried_less_and_less_often(lab):
         legs = Legs(lab, folders={"b": full})
         volume = legs.made(describe(lab, legs.uris))
         disk = Attachment(lab, volume, name="home", timeout=40)
+        # What holds nothing takes no room, and gets none from now on.
+        run("fallocate", "--dig-holes", legs.images[1])
         run("sh", "-c", f"cat /dev/zero > {full}/filler || true")
         load.verified(lab, disk.nbd, mib=8)
         until("its leg is dropped", 30, lambda: stand(disk)[1] != "in sync")

@@ -349,7 +349,8 @@ fn the_json_of_status_is_what_its_document_says() {
     let (name, id, suite) = (String::new(), String::new(), String::new());
     let session_key = SessionKeyStatus { name, id, suite, rekeys: 0 };
     let target = thinwire::health::empty_status("node", TargetState::Serving, true, 1);
-    let mirror_leg = MirrorLegStatus { standing: String::new(), lacks: 0, retry_s: None, why: None };
+    let mirror_leg =
+        MirrorLegStatus { standing: String::new(), lacks: 0, retry_s: None, why: None };
     let node = NodeStatus { io: None, ..NodeStatus::default() };
     let all: [(&str, Vec<String>); 24] = [
         ("### A volume in a tree", keys(&node)),

@@ -1,7 +1,7 @@
 //! What a meter counts is what was done, and how long it took.
 
-use thinwire_volume::Identity;
 use thinwire_volume::testing::Puppet;
+use thinwire_volume::{Identity, LegStanding};
 
 use super::*;
 
@@ -169,4 +169,38 @@ fn a_clock_that_does_not_run_shows_nothing() {
     assert_eq!((meter.stage().ios, top.stage()), (1, NodeStage::default()));
     meter.reset_stage();
     assert_eq!(meter.stage(), NodeStage::default());
+}
+
+/// What happens is told with the path of the lowest that is named; what names nobody goes up as it is.
+#[test]
+fn what_happens_has_the_path_of_where_it_happened() {
+    let puppet = Puppet::new(1, Puppet::GEOMETRY);
+    let metered = |below: Box<dyn Volume>| Metered::new(below, Rc::default(), None, None);
+    let below = metered(Box::new(puppet.clone())).named("top/mirror".into());
+    let mut top = metered(Box::new(metered(Box::new(below)))).named("top".into());
+    let leg = |of: Option<&str>| VolumeEvent::Leg {
+        leg: 1,
+        standing: LegStanding::Behind,
+        of: of.map(Into::into),
+    };
+    let bad = |of: Option<&str>| VolumeEvent::BadBlock {
+        offset: 4096,
+        is_mended: false,
+        of: of.map(Into::into),
+    };
+    for event in [leg(None), bad(None), bad(Some("top/mirror/sums")), VolumeEvent::Lost] {
+        puppet.tell(event);
+    }
+    let mut told = vec![leg(None)];
+    top.poll_events(&mut told);
+    let path = Some("top/mirror");
+    told.sort_by_key(|event| format!("{event:?}"));
+    let mut expected =
+        vec![leg(None), leg(path), bad(path), bad(Some("top/mirror/sums")), VolumeEvent::Lost];
+    expected.sort_by_key(|event| format!("{event:?}"));
+    assert_eq!(told, expected);
+    let news = leg(path).news_of_legs().unwrap();
+    assert!(news.starts_with("leg 1 of mirror top/mirror is behind"), "{news}");
+    let news = bad(path).news_of_sums().unwrap();
+    assert!(news.starts_with("top/mirror: the block at 4096"), "{news}");
 }

@@ -199,7 +199,8 @@ impl Returning {
             let may_come = |comer: &Comer| !matches!(comer.way, Way::Used | Way::Out);
             let is_awaited = self.comers.iter().filter(is_its).any(may_come);
             let mut passage = passage.borrow_mut();
-            passage.is_awaited = is_awaited || !passage.given.is_empty();
+            let is_told = passage.given.is_empty() && passage.failed.is_empty();
+            passage.is_awaited = is_awaited || !is_told;
         }
         tended
     }

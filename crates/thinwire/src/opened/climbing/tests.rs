@@ -220,3 +220,16 @@ fn what_is_no_chain_is_not_brought_back() {
     assert_eq!(of("linear:[memory:64K]"), None);
     assert!(Chain::of(&leg.spec, 0, &outline(&leg.spec), false).is_none(), "a mirror");
 }
+
+/// Events tell where they happened: the volume on top as users name it, and the way down from there.
+#[test]
+fn each_volume_is_named_by_its_place_in_its_tree() {
+    let leg = Leg::new("climbing-paths");
+    let outline = outline(&leg.spec);
+    let top = leg.spec.to_string();
+    let paths = ["", "/file:/srv/other.img", "/leg", "/leg/low", "/leg/low/tw://node1/a?link=eth1"];
+    for (at, path) in paths.iter().enumerate() {
+        assert_eq!(outline.path(at), format!("{top}{path}"));
+    }
+    assert_eq!(outline.name(2), top.replace("#home", "#leg"), "as it is named by itself");
+}
