@@ -111,7 +111,8 @@ impl Mirror {
             }
         });
         let mut until = first;
-        if first != Time::NEVER && self.canary != MirrorCanary::OneByOne {
+        // Nobody has to know before the first is late.
+        if first <= now && self.canary != MirrorCanary::OneByOne {
             let together = first + patience.probe_after() * TOGETHER;
             self.each_wait(|leg, kind, since| {
                 let ends = patience.ends(leg, kind, *since);
