@@ -6,6 +6,7 @@ mod known;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use thinwire_modules::cuts::CutCanary;
 use thinwire_modules::mirror::MirrorCanary;
 use thinwire_modules::thin::PoolCanary;
 use thinwire_sim::{Canary, Story, enumerate, run_story};
@@ -91,6 +92,12 @@ fn canary_that_writes_over_what_a_snapshot_has_is_found() {
 #[test]
 fn canary_that_gives_back_what_others_have_is_found() {
     found(Canary::Pool(PoolCanary::DeletesShared), 100);
+}
+
+/// W1 is acknowledged on one part, then W2 on another, and the snapshot has W2 only.
+#[test]
+fn canary_that_cuts_without_a_hold_is_found() {
+    found(Canary::Cut(CutCanary::NoHold), 700);
 }
 
 /// A planted fault is found among the crashes of the workloads of these seeds.

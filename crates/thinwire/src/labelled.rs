@@ -161,6 +161,10 @@ pub fn build(
 /// it is only read.
 pub type OpenedWhole = (Assembly, Option<OnPart>, Vec<(Labels, Label)>);
 
+/// What it means that a copy of the label of a pool has rotted that was not at rest.
+pub const LOST_WITH_LABEL: &str = "the pool has not ended in order, so that may have been the newest state of its volumes: what was flushed last may be missing, and \
+     what was deleted or discarded last may be back. Check the file systems on them";
+
 /// The whole that these parts make, as it is described; opened for writing, it has a new opening on all of them.
 ///
 /// # Errors
@@ -227,12 +231,7 @@ pub fn examine(
         if let Some(fault) = &found.passed_over {
             tracing::warn!("{}: one copy of its label {fault}; the other is used", specs[place]);
             if PoolHead::is_at_rest(&found.label) == Some(false) {
-                tracing::warn!(
-                    "{}: the pool has not ended in order, so that may have been the newest state of its volumes: what was flushed last may be missing, and \
-                     what was given back or written since then may read as what another volume has written, in snapshots, too. Check the \
-                     file systems on them, and do not go by snapshots that were deleted and are back",
-                    specs[place]
-                );
+                tracing::warn!("{}: {LOST_WITH_LABEL}", specs[place]);
             }
         }
         let is_written = !children[place].geometry().features.read_only;

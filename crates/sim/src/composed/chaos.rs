@@ -365,6 +365,14 @@ impl VolumeChaos {
                     _ => cuts.to_delete += 1,
                 }
                 composed.hosts.iter_mut().for_each(|host| host.machine.dirty = true);
+                // Parts hear of it at moments that are far apart: what goes to one of them is lost at first.
+                let is_cut = composed.volume.shape.is_cut();
+                if is_cut && event == Event::Snapshot && self.rng.chance(0.5) {
+                    let rates = FaultRates { loss: 0.2, ..self.plan.faults };
+                    world.net.set_faults(rates);
+                    let short = world.now + self.rng.between(20 * MS, 300 * MS);
+                    self.later(short, Later::Faults);
+                }
             }
         }
     }

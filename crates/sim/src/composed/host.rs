@@ -532,12 +532,18 @@ impl VolumeHost {
             (Some(thin), None) => cuts.tend(self.run, thin, user_scene.model, user_scene.coverage),
             (None, None) => Ok(()),
         };
+        if whole_cuts.are_settled(self.run) {
+            self.user.calm_down();
+        }
         told.map_err(|v| Violation(format!("{} (run {}): {}", self.name, self.run, v.0)))?;
         if !self.is_closing {
             self.user.submit_more(&mut **volume, &mut user_scene, trace);
             match (thins.first(), &cutter) {
                 (_, Some(cutter)) => {
-                    whole_cuts.begin(self.run, cutter, user_scene.model, cuts, trace);
+                    if whole_cuts.begin(self.run, cutter, user_scene.model, cuts, trace) {
+                        self.user.hurry();
+                        self.machine.dirty = true;
+                    }
                 }
                 (Some(thin), None) => cuts.begin(self.run, thin, user_scene.model),
                 (None, None) => {}

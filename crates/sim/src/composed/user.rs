@@ -93,7 +93,12 @@ pub struct VolumeUser {
     /// It reads this, one after the other, so many times: somebody writes it just now.
     probe: Option<(Range, u32)>,
     probe_token: u64,
+    /// A snapshot is being taken: until it is there it writes one small thing after the other, so many more, and so many of them together.
+    hurry: (u32, usize),
 }
+
+/// So many are written in a hurry, at most.
+const HURRY_MAX: u64 = 120;
 
 /// So much is remembered of what was read of a sector.
 const SIGHTINGS_MAX: usize = 12;
@@ -120,7 +125,18 @@ impl VolumeUser {
             wild_begins: usize::MAX,
             probe: None,
             probe_token: 0,
+            hurry: (0, 0),
         }
+    }
+
+    /// A snapshot was begun: what is written here and there meanwhile shows whether it is of one moment.
+    pub fn hurry(&mut self) {
+        self.hurry = (self.rng.between(1, HURRY_MAX) as u32, self.rng.between(1, 3) as usize);
+    }
+
+    /// It has ended.
+    pub fn calm_down(&mut self) {
+        self.hurry = (0, 0);
     }
 
     /// Another run of its host begins.
@@ -131,6 +147,7 @@ impl VolumeUser {
         self.failed_flush = false;
         self.seen.iter_mut().for_each(Vec::clear);
         self.probe = None;
+        self.calm_down();
     }
 
     /// I/Os that are not answered.
@@ -219,6 +236,15 @@ impl VolumeUser {
             self.probe = (left > 1).then_some((range, left - 1));
             self.probe_token = self.submit(Op::Read, range, false, volume, scene);
         }
+        while let (1.., depth) = self.hurry
+            && self.pending.len() < depth
+            && !self.is_fenced
+        {
+            self.hurry.0 -= 1;
+            let Some(range) = self.draw_anywhere(volume) else { continue };
+            let token = self.submit(Op::Write, range, false, volume, scene);
+            trace("hurries", token << 40 | (range.first as u64) << 16 | range.count as u64);
+        }
         while self.submitted < self.workload.budget
             && self.pending.len() < self.workload.depth
             && scene.now >= self.pause_until
@@ -238,6 +264,17 @@ impl VolumeUser {
     /// How many sectors hold what is known.
     fn checked_sectors(&self, volume: &dyn Volume) -> usize {
         (volume.geometry().bytes as usize / SECTOR_BYTES).saturating_sub(self.wild_sectors)
+    }
+
+    /// A few blocks somewhere, of which nothing is under way.
+    fn draw_anywhere(&mut self, volume: &dyn Volume) -> Option<Range> {
+        let block = volume.geometry().block_bytes as usize / SECTOR_BYTES;
+        let all = self.checked_sectors(volume) / block;
+        let count = self.rng.between(1, 4.min(all as u64)) as usize;
+        let first = self.rng.below((all - count + 1) as u64) as usize;
+        let range = Range { first: first * block, count: count * block };
+        let is_free = !self.pending.values().any(|p| p.range.overlaps(range));
+        is_free.then_some(range)
     }
 
     /// The next thing to do, unless it would overlap what may not be.

@@ -15,6 +15,9 @@ use crate::coverage::Coverage;
 use crate::model::{Ack, Model, Violation};
 use crate::stamp::SECTOR_BYTES;
 
+/// So many are there at once, or may be: pools have room for all of them.
+const CUTS_MAX: usize = 4;
+
 /// Whether it is there, by what its user was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stands {
@@ -62,7 +65,7 @@ impl WholeCuts {
         self.under_way.as_ref().is_none_or(|(of, ..)| *of != run)
     }
 
-    /// Begins what is wanted; what it has begun is told to `trace`.
+    /// Begins what is wanted; what it has begun is told to `trace`. True if a snapshot is taken from now on.
     pub fn begin(
         &mut self,
         run: u32,
@@ -70,11 +73,14 @@ impl WholeCuts {
         model: &mut Model,
         wanted: &mut Cuts,
         trace: &mut dyn FnMut(&str, u64),
-    ) {
+    ) -> bool {
         if self.under_way.is_some() {
-            return;
+            return false;
         }
-        if wanted.to_take > 0 {
+        // Whoever opens it writes labels, which pools that are full have no room for.
+        let lives = |cut: &&WholeCut| cut.stands != Stands::Gone;
+        let has_room = self.cuts.iter().filter(lives).count() < CUTS_MAX;
+        if wanted.to_take > 0 && has_room {
             wanted.to_take -= 1;
             self.drawn += 1;
             let id = self.drawn << 32 | 1;
@@ -85,15 +91,18 @@ impl WholeCuts {
             let ask = CutAsk::Take { id, name: format!("cut{}", self.drawn), at: 0 };
             trace("cuts", id);
             self.under_way = Some((run, cutter.ask(ask), Task::Take(cut)));
-        } else if wanted.to_delete > 0 {
-            wanted.to_delete -= 1;
-            let is_there = |cut: &WholeCut| cut.stands == Stands::There;
-            let Some(at) = self.cuts.iter().position(is_there) else { return };
+            return true;
+        } else if wanted.to_delete > 0 || wanted.to_take > 0 {
+            wanted.to_delete = wanted.to_delete.saturating_sub(1);
+            // Also of what may be there: then it is not any more.
+            let lives = |cut: &WholeCut| cut.stands != Stands::Gone;
+            let Some(at) = self.cuts.iter().position(lives) else { return false };
             let cut = self.cuts.remove(at);
             trace("drops cut", cut.id);
             let number = cutter.ask(CutAsk::Drop { id: cut.id });
             self.under_way = Some((run, number, Task::Delete(cut)));
         }
+        false
     }
 
     /// What was acknowledged to that run and not flushed may be lost.
@@ -145,7 +154,7 @@ impl WholeCuts {
                     let stands = match result {
                         Ok(_) => Stands::Gone,
                         // Nothing was begun.
-                        Err(CutError::Unsettled(_) | CutError::Part(_)) => Stands::There,
+                        Err(CutError::Unsettled(_) | CutError::Part(_)) => cut.stands,
                         Err(_) => Stands::MayBe,
                     };
                     WholeCut { stands, ..cut }
