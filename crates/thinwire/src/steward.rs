@@ -315,7 +315,7 @@ impl Controlled for View<'_> {
             Ok(None) => {
                 errands::refused(format!("no export is a volume of the pool {}", ask.pool.name))
             }
-            Err(refused) => refused,
+            Err(why) => errands::refused(why.into()),
         }
     }
 
@@ -326,7 +326,7 @@ impl Controlled for View<'_> {
         match errands::place_of(self, has) {
             Ok(Some(shard)) => self.errands.begin(self.inquiry, shard, ask),
             Ok(None) => errands::refused(format!("no export is made of {}", ask.volume.name)),
-            Err(refused) => refused,
+            Err(why) => errands::refused(why.into()),
         }
     }
 

@@ -85,7 +85,8 @@ fn who_ends_with_unflushed_writes_has_lost_them() {
         }
         let lost = (writes > 0).then_some(VolumeEvent::Lost);
         // Whoever keeps what was read hears of it, too, each time.
-        let expected: Vec<_> = lost.into_iter().chain([VolumeEvent::Stale; 2]).collect();
+        let expected: Vec<_> =
+            lost.into_iter().chain([VolumeEvent::Stale, VolumeEvent::Stale]).collect();
         assert_eq!((initiator.events() - before, told), (expected.len() as u64, expected));
     }
 }

@@ -28,13 +28,13 @@ pub(super) fn refused(why: String) -> PoolProgress {
 pub(super) fn place_of(
     view: &View<'_>,
     is_like: impl Fn(&ExportSpec) -> bool,
-) -> Result<Option<u8>, PoolProgress> {
+) -> Result<Option<u8>, &'static str> {
     match view.state {
         TargetState::Serving => {}
         TargetState::Starting => {
-            return Err(refused("it is still starting: try again soon".into()));
+            return Err("it is still starting: try again soon");
         }
-        _ => return Err(refused("it is ending".into())),
+        _ => return Err("it is ending"),
     }
     let export = view.config.exports.iter().find(|export| is_like(export));
     let place = |export: &ExportSpec| {
