@@ -117,7 +117,7 @@ pub enum Response {
         /// A sentence for the user.
         said: String,
         /// How the pool stands now.
-        status: PoolStatus,
+        status: Box<PoolStatus>,
     },
     /// It was done to the volume.
     Volume {

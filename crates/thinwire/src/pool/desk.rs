@@ -160,7 +160,7 @@ impl PoolDesk {
                 What::Measure { own: vec![None; volumes.len()], volumes, ops }
             }
             (_, Ok(None)) => {
-                let status = PoolStatus::of(&report, &[]);
+                let status = Box::new(PoolStatus::of(&report, &[]));
                 return PoolProgress::Ended(Response::Pool { said: String::new(), status });
             }
             (_, Ok(Some((op, said)))) => What::Change { op: pool.begin(op), said },
@@ -206,7 +206,7 @@ impl UnderWay {
             What::Change { op, said } if *op == ended => {
                 let response = match result {
                     Ok(_) => {
-                        let status = PoolStatus::of(&self.pool.report(), &[]);
+                        let status = Box::new(PoolStatus::of(&self.pool.report(), &[]));
                         Response::Pool { said: std::mem::take(said), status }
                     }
                     Err(error) => {
@@ -244,7 +244,7 @@ impl UnderWay {
                     own[at]
                 };
                 let own: Vec<_> = report.volumes.iter().map(|v| of(v.volume)).collect();
-                let status = PoolStatus::of(&report, &own);
+                let status = Box::new(PoolStatus::of(&report, &own));
                 Some((self.number, Response::Pool { said: String::new(), status }))
             }
             _ => None,

@@ -187,7 +187,7 @@ pub(super) fn ask_user(
     let asked = ControlRequest::Pool { pool, request: request.clone() };
     let mut client = ControlClient::ask(&dir, &name, asked).map_err(failed)?;
     match client.answer(ANSWER_PATIENCE).map_err(failed)? {
-        Response::Pool { said, status } => Ok(Some(Answered::Pool(said, status))),
+        Response::Pool { said, status } => Ok(Some(Answered::Pool(said, *status))),
         Response::Cuts { said, cuts } => Ok(Some(Answered::Cuts(said, cuts))),
         Response::Refused { why } => Err(Failure::failed(format!("{who} has {what}: {why}"))),
         other => Err(Failure::failed(format!("{who} has {what}, and says {other:?}"))),
