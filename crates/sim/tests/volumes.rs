@@ -114,7 +114,6 @@ fn found_by_enumeration(canary: Canary, seeds: Range<u64>) {
 #[test]
 fn canaries_that_need_one_moment_are_found_by_trying_all() {
     found_by_enumeration(Canary::Mirror(MirrorCanary::IntentAfterData), 0..26);
-    found_by_enumeration(Canary::Mirror(MirrorCanary::TwoTruths), 0..20);
     found_by_enumeration(Canary::Pool(PoolCanary::FuaWithoutMap), 0..20);
     found_by_enumeration(Canary::Pool(PoolCanary::FlushWithoutCommit), 0..20);
 }

@@ -92,9 +92,10 @@ impl Mirror {
         }
         let job = self.jobs.get_mut(id);
         let leg = match self.canary {
-            // Each read at another one.
+            // At another one each time, and not always the same of a whole pass over all blocks.
             MirrorCanary::TwoTruths => {
-                bits(among & !job.failed).nth(self.reads as usize % among.count_ones() as usize)
+                let nth = self.reads ^ self.reads >> 3 ^ self.reads >> 6;
+                bits(among & !job.failed).nth(nth as usize % among.count_ones() as usize)
             }
             _ => quickest(&self.legs, among & !job.failed, self.reads),
         };
