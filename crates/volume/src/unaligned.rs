@@ -15,14 +15,16 @@
 //! A flush passes through at once: it covers the writes that completed before it, and a write
 //! completes here only after all its parts have.
 
+mod request;
 #[cfg(test)]
 mod tests;
 
-use thinwire_buffer::{Buf, Pool, SegList, Time};
+use thinwire_buffer::{Pool, SegList, Time};
 
+use self::request::{AnyRangeRequest, Phase, Place, gather};
 use crate::{
-    CacheReport, Completion, Extent, Geometry, Identity, Io, IoError, MirrorReport, Op, RangeLocks,
-    Scrub, Token, Volume, VolumeEvent, Work,
+    CacheReport, Completion, Extent, Geometry, Identity, Io, MirrorReport, Op, RangeLocks, Scrub,
+    Token, Volume, VolumeEvent, Work,
 };
 
 /// The longest read or write this module accepts, however little the volume below takes: what NBD
@@ -32,107 +34,6 @@ const IO_BYTES_MAX: u32 = 32 << 20;
 /// Discards and write-zeroes go down in pieces of at most this many bytes, so that every length
 /// below fits 32 bits. A multiple of every block size.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
-
-/// Where a request stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
-    /// Behind another request that holds its blocks.
-    Waiting,
-    /// Its edge blocks are being read.
-    Edges,
-    /// The operation itself is being done.
-    Main,
-}
-
-/// What there is to a request.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a box for the larger would be an allocation for each of them"
-)]
-enum Place {
-    Free,
-    /// It is one I/O below, as it was submitted.
-    Straight {
-        token: Token,
-        op: Op,
-        len: u64,
-    },
-    Any(AnyRangeRequest),
-}
-
-impl Place {
-    fn request(&mut self) -> Option<&mut AnyRangeRequest> {
-        match self {
-            Place::Any(request) => Some(request),
-            Place::Free | Place::Straight { .. } => None,
-        }
-    }
-}
-
-/// A submitted request that is not one I/O below, or has to wait.
-struct AnyRangeRequest {
-    token: Token,
-    op: Op,
-    flags: crate::IoFlags,
-    offset: u64,
-    len: u64,
-    /// A write's payload until it is passed on; then what a read got in one piece.
-    data: SegList,
-    /// The blocks concerned: `[offset, offset + len)` widened (for a discard, narrowed).
-    start: u64,
-    end: u64,
-    phase: Phase,
-    /// I/Os below that are not complete.
-    pending: u32,
-    /// The first thing that went wrong.
-    error: Option<IoError>,
-    /// What the partial first and last blocks held.
-    edges: [SegList; 2],
-    /// A split read's pieces in order; else empty.
-    pieces: Vec<SegList>,
-    extents: Vec<Extent>,
-}
-
-impl AnyRangeRequest {
-    fn stop(&self) -> u64 {
-        self.offset + self.len
-    }
-
-    /// A write whose first or last block is partial.
-    fn modifies_edges(&self) -> bool {
-        matches!(self.op, Op::Write | Op::WriteZeroes)
-            && (self.start != self.offset || self.end != self.stop())
-    }
-
-    /// First bytes of the partial blocks at the front and at the end, as far as they must be
-    /// modified. A single block that is partial at both sides is the front one.
-    fn edge_blocks(&self, block: u64) -> [Option<u64>; 2] {
-        if !self.modifies_edges() {
-            return [None, None];
-        }
-        let front = (self.start != self.offset).then_some(self.start);
-        let back = (self.end != self.stop()).then(|| self.end - block);
-        [front, if front == back { None } else { back }]
-    }
-
-    /// The `edge`th partial block with this request's bytes in place.
-    fn patched(&self, edge: usize, at: u64, block: u64, pool: &Pool) -> Buf {
-        let mut buf = pool.get(block as usize);
-        self.edges[edge].copy_to(&mut buf);
-        let from = self.offset.max(at);
-        let to = self.stop().min(at + block);
-        let hole = &mut buf[(from - at) as usize..(to - at) as usize];
-        match self.op {
-            Op::Write => {
-                let mut part = SegList::new();
-                self.data.slice_into((from - self.offset) as usize, hole.len(), &mut part);
-                part.copy_to(hole);
-            }
-            _ => hole.fill(0),
-        }
-        buf
-    }
-}
 
 /// A volume that takes any byte range (`block_bytes` is 1), over one that takes blocks.
 ///
@@ -573,21 +474,6 @@ fn split(start: u64, end: u64, step: u64, mut each: impl FnMut(u64, u64)) {
         each(at, len);
         at += len;
     }
-}
-
-/// The bytes a read asked for, out of the blocks that were read.
-fn gather(request: &mut AnyRangeRequest) -> SegList {
-    let mut all = std::mem::take(&mut request.data);
-    for piece in request.pieces.drain(..) {
-        all.append(piece);
-    }
-    assert_eq!(all.bytes() as u64, request.end - request.start, "a read of another length");
-    if request.end - request.start == request.len {
-        return all;
-    }
-    let mut wanted = SegList::new();
-    all.slice_into((request.offset - request.start) as usize, request.len as usize, &mut wanted);
-    wanted
 }
 
 /// Extents without their first `skip` bytes and without what lies `len` bytes beyond that.
