@@ -33,8 +33,8 @@ struct Seen {
     letters: String,
 }
 
-/// One user after the other, each with one I/O, for half a minute.
-fn watch(legs: usize, how: Use, faults: &[(u64, Fault)], canary: MirrorCanary) -> Seen {
+/// All legs are in sync, and a region is open.
+fn written(legs: usize, canary: MirrorCanary) -> World {
     let states = vec![InSync; legs];
     let contents = (0..legs).map(|leg| formatted(leg, &state(9, &states), [0, 0]));
     let mut world = World::open(contents.collect(), Order::Turns, 1);
@@ -42,6 +42,12 @@ fn watch(legs: usize, how: Use, faults: &[(u64, Fault)], canary: MirrorCanary) -
     world.mirror.set_canary(canary);
     world.write(0, 1, 1, false);
     world.wait();
+    world
+}
+
+/// One user after the other, each with one I/O, for half a minute.
+fn watch(legs: usize, how: Use, faults: &[(u64, Fault)], canary: MirrorCanary) -> Seen {
+    let mut world = written(legs, canary);
     if how != Use::Writes {
         // Until no region is open, so that nothing is flushed by itself.
         world.pass(6);
@@ -163,13 +169,7 @@ fn a_leg_that_only_reads_is_dropped_as_soon() {
 
 /// A user who writes, and another one who reads.
 fn watch_both(legs: usize, canary: MirrorCanary) -> Duration {
-    let states = vec![InSync; legs];
-    let contents = (0..legs).map(|leg| formatted(leg, &state(9, &states), [0, 0]));
-    let mut world = World::open(contents.collect(), Order::Turns, 1);
-    world.is_recording = false;
-    world.mirror.set_canary(canary);
-    world.write(0, 1, 1, false);
-    world.wait();
+    let mut world = written(legs, canary);
     world.write(0, 1, 2, false);
     let start = world.now;
     while world.waiting() > 0 {
