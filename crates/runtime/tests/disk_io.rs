@@ -279,7 +279,7 @@ fn a_block_device_conforms_and_is_taken_by_one() {
     let dir = Dir::new();
     for options in ways(&dir) {
         let mut store = Store::open(path, &options);
-        let busy = open_disk(path, &options).unwrap_err().to_string();
+        let busy = open_disk(path, &common::at_once(&options)).unwrap_err().to_string();
         assert!(busy.contains("is in use by"), "{busy}");
         let (fd, identity) = (store.fd, store.volume.identity());
         assert_eq!(store.volume.geometry().bytes, 6 * MIB);

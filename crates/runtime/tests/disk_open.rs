@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Dir, Store, open_disk};
+use common::{Dir, Store, at_once, open_disk};
 use thinwire_buffer::Pool;
 use thinwire_runtime::disk::{AnyDisk, DiskOpenError, DiskOptions, open};
 use thinwire_volume::stores::FileStore;
@@ -50,12 +50,12 @@ fn one_writer_or_many_readers() {
     let writer = dir.options();
     let first = open_disk(&path, &writer).unwrap();
     for options in [&reader, &writer] {
-        let busy = refusal(&path, options);
+        let busy = refusal(&path, &at_once(options));
         assert!(busy.contains("in use by this process itself"), "{busy}");
     }
     drop(first);
     let readers = [open_disk(&path, &reader).unwrap(), open_disk(&path, &reader).unwrap()];
-    assert!(matches!(open_disk(&path, &writer), Err(DiskOpenError::Busy { .. })));
+    assert!(matches!(open_disk(&path, &at_once(&writer)), Err(DiskOpenError::Busy { .. })));
     drop(readers);
     open_disk(&path, &writer).unwrap();
 }
@@ -189,7 +189,7 @@ fn the_lock_goes_only_when_the_disk_does() {
     let opened = open_disk(&path, &dir.options()).unwrap();
     // Opening and closing the file otherwise, which would drop a POSIX lock, changes nothing.
     drop(std::fs::File::open(&path).unwrap());
-    assert!(open_disk(&path, &dir.options()).is_err());
+    assert!(open_disk(&path, &at_once(&dir.options())).is_err());
     drop(opened);
     open_disk(&path, &dir.options()).unwrap();
 }

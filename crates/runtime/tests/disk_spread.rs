@@ -53,7 +53,7 @@ fn at_branch<R: Send>(disk: &SpreadDisk, act: impl FnOnce(&mut Store) -> R + Sen
 }
 
 fn is_busy(path: &Path, options: &DiskOptions) -> bool {
-    matches!(open_disk(path, options), Err(DiskOpenError::Busy { .. }))
+    matches!(open_disk(path, &common::at_once(options)), Err(DiskOpenError::Busy { .. }))
 }
 
 /// A file of 1 MiB.

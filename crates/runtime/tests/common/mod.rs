@@ -40,10 +40,12 @@ impl Dir {
         path
     }
 
-    /// Options that keep state in this directory and wait for nobody.
+    /// Options that keep state in this directory. They wait for a lock: until it executes its program, a
+    /// process that another test starts has all descriptors of this one, and so holds what this test has let
+    /// go of.
     pub fn options(&self) -> DiskOptions {
         DiskOptions {
-            wait_lock: Duration::ZERO,
+            wait_lock: Duration::from_secs(60),
             state_dir: self.0.join("state"),
             ..DiskOptions::default()
         }
@@ -54,6 +56,11 @@ impl Drop for Dir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// The same for whoever expects that somebody holds the lock.
+pub fn at_once(options: &DiskOptions) -> DiskOptions {
+    DiskOptions { wait_lock: Duration::ZERO, ..options.clone() }
 }
 
 /// A volume on a path, and the descriptor that announces its completions.
