@@ -23,7 +23,8 @@ def to_root(lab):
     script = lab.path("script.ipxe")
     with open(script, "w", encoding="utf-8") as file:
         file.write(SANBOOT)
-    guest = Machine(lab, ["-machine", "graphics=off", "-kernel", kernel.IPXE, "-initrd", script])
+    # One processor: see `Machine.begins`, which cannot start a kernel again that firmware has loaded.
+    guest = Machine(lab, ["-machine", "graphics=off", "-kernel", kernel.IPXE, "-initrd", script], cpus=1)
     guest.says("iPXE", 60)
     guest.says("guest-init: switching to", 180)
     console.login(guest)
