@@ -6,7 +6,7 @@ import shutil
 import time
 
 import node
-from harness import check, until
+from harness import check, run, until
 from node import Attachment, Target, image, refused, security_flags, thinwire, uri
 from registry import test
 from test_crypt import content, key, plain
@@ -127,3 +127,64 @@ def two_wait_for_one_stripe(lab):
         waiting.remove(one)
         one.kill(2)
         one.wait(20)
+
+
+@test(seconds=90)
+def a_leg_that_was_rolled_back(lab):
+    """A leg that a pool has rolled back says by its label that it is in sync, and lacks what was written since: adopted, it gets all of that."""
+    run_dir = ("--run-dir", lab.path("run"))
+    parts, path = [image(lab, "data.img", 96), image(lab, "metadata.img", 16)], lab.path("pool.toml")
+    other = image(lab, "other.img", 24)
+    for first in False, True:
+        leg, name = f"leg{int(first)}", f"home{int(first)}"
+        legs = [f"pool@{leg}", other] if first else [other, f"pool@{leg}"]
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f'[[volume]]\nname = "pool"\nkind = "thin"\nchildren = {json.dumps(parts)}\n'
+                       f'[[volume]]\nname = "{name}"\nkind = "mirror"\nchildren = {json.dumps(legs)}\n')
+        pool, home = f"{path}#pool", f"{path}#{name}"
+        if not first:
+            thinwire(lab, "volume", "create", pool, *run_dir)
+        thinwire(lab, "volume", "create", f"{pool}@{leg}", "--size", "24M", *run_dir)
+        thinwire(lab, "volume", "create", home, "--force", *run_dir)
+        thinwire(lab, "volume", "resync", home, *run_dir, timeout=60)
+        source, back = plain(lab, f"plain{leg}.img", 14), lab.path("back.img")
+        disk = Attachment(lab, home, face="file", name=name)
+        thinwire(lab, "volume", "snapshot", f"{pool}@{leg}", f"before{leg}", *run_dir)
+        run("dd", f"if={source}", f"of={disk.path}", "bs=1M", "conv=notrunc,fsync")
+        disk.detach()
+        thinwire(lab, "volume", "rollback", f"{pool}@{leg}", f"before{leg}", *run_dir)
+        refused(lab, "copy", home, back, *run_dir, says=["thinwire volume adopt"])
+        said = json.loads(thinwire(lab, "volume", "adopt", home, "--json", *run_dir).stdout)
+        check([(part["kind"], part["role"]) for part in said["parts"]] == [("mirror", 1 - int(first))], said)
+        thinwire(lab, "volume", "resync", home, *run_dir, timeout=60)
+        copied(lab, home, back)
+        check(content(back)[:14 * MIB] == content(source), "what was written since is there")
+        for nth, place in enumerate((f"{pool}@{leg}", other)):
+            copied(lab, place, lab.path(f"leg{nth}.img"))
+        one, two = (content(lab.path(f"leg{nth}.img"))[-22 * MIB:] for nth in range(2))
+        check(one == two, "the legs are the same")
+
+
+@test(seconds=60)
+def a_part_of_a_pool(lab):
+    """What a pool stands on is adopted by the pool's name, and not by that of its volumes."""
+    run_dir, path = ("--run-dir", lab.path("run")), lab.path("pool.toml")
+    parts = [image(lab, "data.img", 48), image(lab, "metadata.img", 16)]
+
+    def pool(data):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f'[[volume]]\nname = "pool"\nkind = "thin"\nchildren = {json.dumps([data, parts[1]])}\n')
+        return f"{path}#pool"
+
+    thinwire(lab, "volume", "create", pool(parts[0]), *run_dir)
+    thinwire(lab, "volume", "create", f"{pool(parts[0])}@home", "--size", "16M", *run_dir)
+    source, back, restored = plain(lab, "plain.img", 14), lab.path("back.img"), lab.path("restored.img")
+    copied(lab, source, f"{pool(parts[0])}@home")
+    shutil.copyfile(parts[0], restored)
+    home = f"{pool(restored)}@home"
+    refused(lab, "copy", home, back, *run_dir, says=["thinwire volume adopt"])
+    refused(lab, "volume", "adopt", home, *run_dir, says=["name", "#pool"], code=2)
+    said = thinwire(lab, "volume", "adopt", pool(restored), *run_dir).stdout
+    check("restored.img is known by another identity" in said and 'part 0 (counted from 0) of "pool" (thin)' in said, said)
+    copied(lab, home, back)
+    check(content(back)[:14 * MIB] == content(source), "it reads as it was written")

@@ -47,25 +47,28 @@ impl Adoptions {
     }
 }
 
-/// Of those parts, whose labels will be written, takes those that may be taken; their labels say from then on what they are now.
+/// Of those parts, whose labels will be written, takes those that may be taken; their labels say from then on what they are now. Returns
+/// the places of those, counted from 0.
 ///
-/// Whoever decides that a mirror goes on without what a leg had changes the content of all that stands on it: with that decision,
-/// and only with it, parts above it are taken without being asked for.
+/// Whoever decides that a mirror goes on without what a leg had changes the content of all that stands on it, which keeps its name: with that
+/// decision, and only with it, parts above it are taken without being asked for. What has another name is a copy, and nobody decided on that.
 pub fn adopt(
     seen: &mut [Option<SeenPart>],
     specs: &[VolumeSpec],
     (all, wish): (Option<&Adoptions>, OpeningWish),
-) {
+) -> Vec<usize> {
+    let mut taken = Vec::new();
     let is_decided = wish.degraded || wish.from.is_some();
-    for (part, spec) in seen.iter_mut().zip(specs) {
+    for (place, (part, spec)) in seen.iter_mut().zip(specs).enumerate() {
         let Some(SeenPart { found: Ok(Finding::Label(found)), content }) = part else { continue };
         let (label, content) = (&mut found.label, *content);
         if label.content == content {
             continue;
         }
+        let is_renamed = label.content.identity != content.identity;
         let mut below = Vec::new();
         spec.mirrors(&mut below);
-        if all.is_none() && (!is_decided || below.is_empty()) {
+        if all.is_none() && (!is_decided || below.is_empty() || is_renamed) {
             continue;
         }
         let adopted = Adopted {
@@ -73,12 +76,14 @@ pub fn adopt(
             whole: label.name.clone(),
             kind: label.module.name,
             role: label.role,
-            is_renamed: label.content.identity != content.identity,
+            is_renamed,
         };
         tracing::warn!("{}", adopted.line());
         if let Some(Adoptions(all)) = all {
             all.borrow_mut().push(adopted);
         }
         label.content = content;
+        taken.push(place);
     }
+    taken
 }

@@ -91,12 +91,14 @@ pub fn open_mirror(
     for (&place, part) in of_place.iter().zip(found) {
         seen[place] = Some(part);
     }
-    if !by.read_only {
+    let adopted = match by.read_only {
+        true => Vec::new(),
         // A decision on this mirror is none on what its legs are.
-        adopt(&mut seen, specs, (by.adopt, OpeningWish::default()));
-    }
-    let whole = find_mirror(&seen)
+        false => adopt(&mut seen, specs, (by.adopt, OpeningWish::default())),
+    };
+    let mut whole = find_mirror(&seen)
         .map_err(|error| Failure::failed(error.describe(&|place| specs[place].to_string())))?;
+    whole.distrust(&adopted);
     absent.extend(whole.passed_over.iter().map(|(place, why)| format!("{} {why}", specs[*place])));
     let missing = absent.join("; ");
     let plan = whole

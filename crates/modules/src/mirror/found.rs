@@ -4,7 +4,7 @@ use crate::Options;
 use crate::meta::{AssemblyError, Finding, Label, LabelPart, SeenPart, check_one_whole};
 
 use super::decide::{OpeningPlan, OpeningRefusal, OpeningWish, decide, knows_as_older};
-use super::state::{LegState, MirrorState};
+use super::state::{LegState, MirrorState, NO_GENERATION};
 
 /// A mirror of which legs were found.
 #[derive(Clone, Debug)]
@@ -152,6 +152,24 @@ impl FoundMirror {
         let most = || labels.iter().map(|(_, label)| label.whole_bytes).max();
         let newest = labels.iter().find(is_newest).map(|(_, label)| label.whole_bytes);
         newest.or_else(most).unwrap_or(0)
+    }
+
+    /// Legs in these places are taken for what their labels say, though their content is another: as each is the leg that it was, and may be as it was
+    /// at any time (rules 16 and 25). Where another says that it has all data, it gets all of that.
+    pub fn distrust(&mut self, places: &[usize]) {
+        let own = |(leg, place): (usize, &Option<usize>)| {
+            let is_in_sync = self.states[leg].as_ref()?.legs[leg] == LegState::InSync;
+            is_in_sync.then_some((leg, place.is_some_and(|place| places.contains(&place))))
+        };
+        let in_sync: Vec<(usize, bool)> = self.places.iter().enumerate().filter_map(own).collect();
+        if in_sync.iter().all(|(_, is_distrusted)| *is_distrusted) {
+            return;
+        }
+        for (leg, _) in in_sync.into_iter().filter(|(_, is_distrusted)| *is_distrusted) {
+            if let Some(state) = &mut self.states[leg] {
+                state.legs[leg] = LegState::Behind { at: NO_GENERATION.into() };
+            }
+        }
     }
 
     /// The label of a leg that is there, as the newest one has the list of all legs.

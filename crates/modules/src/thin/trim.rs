@@ -21,12 +21,14 @@ const EVERY: Duration = Duration::from_millis(20);
 pub(super) struct Trim {
     /// The first block that was not looked at; none if nothing is left.
     pub next: Option<u64>,
+    /// Something may be discarded in this opening; else what is left is left to the next.
+    may: bool,
     at: Time,
 }
 
 impl Trim {
-    /// Of a pool whose newest label is this, and whose data can be discarded; in which something was, unless it is new.
-    pub fn new(head: &PoolHead, label: &Label, is_new: bool, can_discard: bool) -> Self {
+    /// Of a pool whose newest label is this, and whose data may be discarded; in which something was, unless it is new.
+    pub fn new(head: &PoolHead, label: &Label, is_new: bool, may: bool) -> Self {
         // The opening that it has now may be one more.
         let openings = label.openings;
         let has_ended = head.ended != 0 && (openings == head.ended || openings == head.ended + 1);
@@ -34,18 +36,17 @@ impl Trim {
             true => head.untrimmed.checked_sub(1),
             false => Some(0),
         };
-        Trim { next: next.filter(|_| can_discard), at: Time::ZERO }
+        Trim { next, may, at: Time::ZERO }
     }
 }
 
 impl Core {
     /// What is to be discarded now, if it is time for that.
     pub(super) fn step_trim(&mut self) {
-        let Some(mut next) = self.trim.next else { return };
-        let may = self.phase == Phase::Serving && !self.winds_up && !self.commits.is_stopped();
-        if !may || self.now < self.trim.at || self.commits.is_discarding() {
+        if self.now < self.next_trim() {
             return;
         }
+        let Some(mut next) = self.trim.next else { return };
         self.trim.at = self.now + EVERY;
         let most = (DISCARD_BYTES_MAX >> self.head.block_shift).max(1);
         for _ in 0..DISCARDS_MAX {
@@ -78,10 +79,12 @@ impl Core {
         self.trim.next = Some(next);
     }
 
-    /// When there is something to discard by itself.
+    /// When there is something to discard by itself: not before those have ended that are under way, each of which
+    /// wakes the pool.
     pub(super) fn next_trim(&self) -> Time {
-        let is_left = self.trim.next.is_some() && self.phase == Phase::Serving;
-        match is_left && !self.winds_up && !self.commits.is_stopped() {
+        let is_left = self.trim.next.is_some() && self.trim.may && self.phase == Phase::Serving;
+        let is_held = self.winds_up || self.commits.is_stopped() || self.commits.is_discarding();
+        match is_left && !is_held {
             true => self.trim.at,
             false => Time::NEVER,
         }

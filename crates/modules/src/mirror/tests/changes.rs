@@ -376,3 +376,24 @@ fn lists_that_do_not_agree_are_refused() {
     let why = open(&clean(8), wish(Some(ADD), false), MirrorCanary::None).err().unwrap();
     assert!(why.contains("8 legs at most"), "{why}");
 }
+
+/// Rules 16 and 25: of a leg that is taken for what its label says, though its content is another, nobody knows how old it is.
+#[test]
+fn a_leg_that_was_adopted_is_copied_whole_where_another_was_not() {
+    let fresh = clean(2);
+    for adopted in [&[0][..], &[1], &[0, 1]] {
+        let Seen { mut whole, .. } = find(&fresh).unwrap();
+        whole.distrust(adopted);
+        let plan = whole.plan(wish(None, false)).unwrap();
+        match *adopted {
+            [leg] => {
+                assert_eq!(
+                    (plan.current, &plan.resync[..]),
+                    (1 << (1 - leg), &[(leg, ResyncExtent::Full)][..])
+                );
+            }
+            // Nobody is left who could know better.
+            _ => assert_eq!((plan.current, plan.resync), (0b11, vec![])),
+        }
+    }
+}

@@ -33,13 +33,18 @@ fn cut_off() -> (World, u64) {
     (again(world), b)
 }
 
-/// The pool of a world that has died.
+/// The pool of a world that has died, or was let go of.
 fn again(world: World) -> World {
+    let repairs = world.setup.repairs;
+    again_as(world, repairs)
+}
+
+fn again_as(world: World, repairs: bool) -> World {
     let clock: Clock = world.clock.clone();
     let bytes = LABEL_AREA_BYTES + BLOCKS * BLOCK;
     let data = Disk::new(bytes, world.data.content(), NOBODYS, &clock, 5);
     let metadata = Disk::new(LABEL_AREA_BYTES + METADATA, world.metadata.content(), 0, &clock, 5);
-    let mut next = World::over(world.setup, data, metadata, clock);
+    let mut next = World::over(Setup { repairs, ..world.setup }, data, metadata, clock);
     (next.names, next.incarnations) = (world.names, world.incarnations);
     next.model = world.model;
     next
@@ -145,4 +150,52 @@ fn what_is_left_at_an_end_in_order_is_discarded_later() {
     }
     let world = again(world);
     assert_eq!(world.pool.0.borrow().trim.next, None);
+}
+
+/// Discards that take long are waited for, not asked for.
+#[test]
+fn a_pool_sleeps_while_it_waits_for_discards() {
+    let (mut world, _) = cut_off();
+    world.data.hang(Some(Op::Discard));
+    for _ in 0..50 {
+        world.pass(20);
+        world.turn();
+        let now = world.now;
+        assert!(world.pool.turn(now) > now, "it spins");
+    }
+    assert!(written(&world) > 100, "some are under way");
+    world.data.hang(None);
+    for _ in 0..100 {
+        world.pass(20);
+        world.turn();
+    }
+    assert_eq!(written(&world), 100);
+}
+
+/// What nothing is discarded in leaves it to the next opening.
+#[test]
+fn a_repair_behind_a_crash_leaves_what_is_to_be_discarded() {
+    let (world, _) = cut_off();
+    let mut world = again_as(world, true);
+    for _ in 0..100 {
+        world.pass(20);
+        world.turn();
+    }
+    assert_eq!(written(&world), 200, "nothing is discarded in a repair");
+    {
+        let core = &mut *world.pool.0.borrow_mut();
+        let label = core.trees.label_mut();
+        (label.opening, label.openings) = ([1; 16], 1);
+    }
+    world.pool.wind_up();
+    for _ in 0..300 {
+        world.turn();
+    }
+    assert!(world.pool.is_wound_up());
+    let mut world = again_as(world, false);
+    for _ in 0..100 {
+        world.pass(20);
+        world.turn();
+    }
+    assert_eq!(written(&world), 100);
 }

@@ -10,6 +10,7 @@ use crate::guard::refuse_in_use;
 use crate::last_resort::catch_signals;
 use crate::open::{Ending, let_go, open_volume};
 use crate::output;
+use crate::pool::PoolPlace;
 use crate::rundir::SCHEMA;
 use crate::uri::VolumeSpec;
 
@@ -30,10 +31,22 @@ pub fn adopt(spec: &VolumeSpec, take_over: bool, common: &VolumeCommon) -> Outco
     let mut options = options_of(common, &signals)?;
     let adoptions = Adoptions::default();
     (options.take_over, options.adopt) = (take_over, Some(adoptions.clone()));
-    let mut open = open_volume(spec, &options, Some(&signals))
-        .inspect_err(|failure| last_words.set(failure))?;
-    let ended = let_go(&mut *open, Ending::Orderly);
-    ended.and(say(&adoptions.take(), common))
+    // A pool has parts, too, which its volumes have not.
+    options.pool = spec.pool().map(|_| PoolPlace::new(false));
+    let ended = open_volume(spec, &options, Some(&signals))
+        .inspect_err(|failure| last_words.set(failure))
+        .and_then(|mut open| {
+            // It goes with the volume.
+            drop(options.pool.take().and_then(|place| place.take()));
+            let_go(&mut *open, Ending::Orderly)
+        });
+    // Also if something above those parts was refused: they have been taken.
+    let all = adoptions.take();
+    match &ended {
+        Err(_) if all.is_empty() => {}
+        _ => say(&all, common)?,
+    }
+    ended
 }
 
 fn say(all: &[Adopted], common: &VolumeCommon) -> Outcome {
@@ -50,9 +63,12 @@ fn say(all: &[Adopted], common: &VolumeCommon) -> Outcome {
 
 /// What is adopted has labels.
 pub fn check(spec: &VolumeSpec) -> Outcome {
-    let has_labels =
-        matches!(spec, VolumeSpec::Over { .. }) && spec.pool().is_none() && spec.cut().is_none();
-    match has_labels {
+    if let Some((pool, Some(_))) = spec.pool() {
+        return Err(Failure::usage(format!(
+            "{spec} is a volume of a pool: it is the pool that has parts; name {pool}"
+        )));
+    }
+    match matches!(spec, VolumeSpec::Over { .. }) && spec.cut().is_none() {
         true => Ok(()),
         false => Err(Failure::usage(format!(
             "{spec} is made of no parts with labels: name a volume that a file describes, as FILE.toml#NAME"
