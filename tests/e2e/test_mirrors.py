@@ -485,10 +485,6 @@ def legs_are_added_and_removed(lab):
     check("leg 1 is in sync" in said.stdout and "describe it as" in said.stderr, said.stdout + said.stderr)
     check(standings(lab, describe(lab, [images[0], new, images[2]])) == ["in sync"] * 3, "one is added in its place")
     check(data_of(new) == data_of(images[0]), "and has all data")
-    # Not while somebody uses it.
-    disk = Attachment(lab, f"{lab.path('pool.toml')}#home", name="home")
-    refused(lab, "volume", "add", f"{lab.path('pool.toml')}#home", images[1], *run_dir, says=["attachment home has", "detach it"])
-    disk.detach()
 
 
 @test(seconds=120)

@@ -64,6 +64,8 @@ pub struct OpenedExport {
 pub struct Tended {
     /// Ports that are in the volume from now on, by number.
     pub ports: Vec<usize>,
+    /// Readable, from now on, when something of it has completions.
+    pub fds: Vec<RawFd>,
     /// All attachments that the export stands on, if they are others than before.
     pub leaves: Option<Vec<OpenedLeaf>>,
 }
@@ -359,13 +361,18 @@ impl TargetShard {
     fn tend(&mut self) {
         for shown in &mut self.exports {
             let Some(tend) = &mut shown.tend else { continue };
-            let Tended { ports, leaves } = tend();
+            let Tended { ports, fds, leaves } = tend();
             if let Some(leaves) = leaves {
                 self.leaves.retain(|(name, _)| *name != shown.name);
                 self.leaves.extend(leaves.into_iter().map(|leaf| (shown.name.clone(), leaf)));
             }
             let mut shard = self.shard.borrow_mut();
             ports.into_iter().for_each(|port| shard.node().give_port(port, self.target));
+            for fd in fds {
+                if let Err(e) = shard.add_volume(fd, Some(self.target)) {
+                    tracing::warn!("export {}: cannot hear of a disk: {e}", shown.name);
+                }
+            }
         }
     }
 

@@ -13,7 +13,8 @@ use thinwire_modules::{Integrity, Module};
 use thinwire_runtime::clock::entropy_bytes;
 
 use crate::control::Response;
-use crate::opened::OutlineNode;
+use crate::leg_changes::LegsDesk;
+use crate::opened::{LegDoor, OutlineNode};
 use crate::trees::NodeName;
 use crate::work::WorkAsk;
 
@@ -124,11 +125,24 @@ impl GrowthNotes {
     }
 }
 
+/// A mirror that is open for writing. A handle.
+#[derive(Clone)]
+pub struct MirrorWhole {
+    /// By which it is asked for something.
+    pub desk: MirrorDesk,
+    /// By which legs are brought that are new; none where nothing is.
+    pub door: Option<LegDoor>,
+    /// What its labels call it.
+    pub name: String,
+    /// How many bytes it has.
+    pub bytes: Rc<Cell<u64>>,
+}
+
 /// By which a volume with labels that is open for writing is had to grow. A handle.
 #[derive(Clone)]
 pub enum WholeDesk {
-    /// A mirror, what it is called, and how many bytes it has.
-    Mirror(MirrorDesk, String, Rc<Cell<u64>>),
+    /// A mirror.
+    Mirror(MirrorWhole),
     /// Any other.
     Whole(Rc<RefCell<WholeGrowth>>),
 }
@@ -136,7 +150,7 @@ pub enum WholeDesk {
 impl WholeDesk {
     fn is_over(&self) -> bool {
         match self {
-            WholeDesk::Mirror(desk, ..) => desk.is_closed(),
+            WholeDesk::Mirror(mirror) => mirror.desk.is_closed(),
             WholeDesk::Whole(growth) => growth.borrow().is_over(),
         }
     }
@@ -144,7 +158,7 @@ impl WholeDesk {
     /// Begins, under a number; or how that has ended at once, none if it is to be tried again.
     fn begin(&self) -> Result<u64, Option<Grown>> {
         let growth = match self {
-            WholeDesk::Mirror(desk, ..) => return Ok(desk.ask(MirrorAsk::Grow)),
+            WholeDesk::Mirror(mirror) => return Ok(mirror.desk.ask(MirrorAsk::Grow)),
             WholeDesk::Whole(growth) => &mut *growth.borrow_mut(),
         };
         let id = *entropy_bytes().first_chunk().expect("there are 32");
@@ -166,9 +180,10 @@ impl WholeDesk {
     /// How what was begun under that number has ended, once it has; `before` is how many bytes it had.
     fn poll(&self, asked: u64, before: u64) -> Option<Grown> {
         let (name, kind, ended) = match self {
-            WholeDesk::Mirror(desk, name, _) => {
-                let ended = desk.take_ended(asked)?;
-                (name.clone(), "mirror", ended.map_err(|error| error.to_string()))
+            WholeDesk::Mirror(mirror) => {
+                let ended = mirror.desk.take_ended(asked)?;
+                let ended = ended.map(|done| done.bytes).map_err(|error| error.to_string());
+                (mirror.name.clone(), "mirror", ended)
             }
             WholeDesk::Whole(growth) => {
                 let growth = &mut *growth.borrow_mut();
@@ -183,8 +198,8 @@ impl WholeDesk {
         };
         Some(match ended {
             Ok(bytes) => {
-                if let WholeDesk::Mirror(_, _, known) = self {
-                    known.set(bytes);
+                if let WholeDesk::Mirror(mirror) = self {
+                    mirror.bytes.set(bytes);
                 }
                 Grown::of(&name, kind, before, bytes)
             }
@@ -194,7 +209,7 @@ impl WholeDesk {
 
     fn bytes(&self) -> u64 {
         match self {
-            WholeDesk::Mirror(_, _, bytes) => bytes.get(),
+            WholeDesk::Mirror(mirror) => mirror.bytes.get(),
             WholeDesk::Whole(growth) => growth.borrow().whole().bytes,
         }
     }
@@ -230,43 +245,22 @@ struct UnderWay {
     done: Vec<Grown>,
 }
 
-/// Has volumes that are in use grow, those below first, and mirrors have a leg less, between turns of whatever drives them.
+/// Has volumes that are in use grow, those below first, and mirrors have a leg less or more, between turns of whatever drives them.
 #[derive(Default)]
 pub struct GrowthDesk {
     under_way: Vec<UnderWay>,
-    /// Mirrors of which a leg is removed, under which number that ends, and under which of the mirror's own.
-    removals: Vec<(u64, MirrorDesk, u64)>,
+    legs: LegsDesk,
 }
 
 impl GrowthDesk {
     /// Nothing is under way.
     pub fn is_idle(&self) -> bool {
-        self.under_way.is_empty() && self.removals.is_empty()
+        self.under_way.is_empty() && self.legs.is_idle()
     }
 
-    /// Begins to remove a leg of a mirror among these; it ends under that number.
-    ///
-    /// # Errors
-    /// It is no mirror that is open for writing: a sentence.
-    pub fn remove(
-        &mut self,
-        number: u64,
-        (ask, leg): (&WorkAsk, usize),
-        open: &[(NodeName, WholeDesk)],
-    ) -> Result<(), String> {
-        match open.iter().find(|(of, _)| of.is_same(&ask.volume)) {
-            Some((_, WholeDesk::Mirror(desk, ..))) if desk.is_growing() => Err(format!(
-                "{} is growing, and a leg is removed behind that: `thinwire volume status` says how far it is, and whether it is paused; remove \
-                 the leg then",
-                ask.volume.name
-            )),
-            Some((_, WholeDesk::Mirror(desk, ..))) => {
-                let asked = desk.ask(MirrorAsk::Remove(leg));
-                self.removals.push((number, desk.clone(), asked));
-                Ok(())
-            }
-            _ => Err(format!("{} is no mirror, or is only read", ask.volume.name)),
-        }
+    /// What changes the legs of mirrors.
+    pub fn legs(&mut self) -> &mut LegsDesk {
+        &mut self.legs
     }
 
     /// Begins with a volume of this outline, of which `open` are open; it ends under that number.
@@ -306,17 +300,7 @@ impl GrowthDesk {
 
     /// Goes on, and appends what has ended since the last call, and how.
     pub fn finish(&mut self, ended: &mut Vec<(u64, Response)>) {
-        self.removals.retain(|(number, desk, asked)| {
-            let Some(answer) = desk.take_ended(*asked) else { return true };
-            ended.push((
-                *number,
-                match answer {
-                    Ok(_) => Response::Volume { nodes: Vec::new() },
-                    Err(error) => Response::Refused { why: error.to_string() },
-                },
-            ));
-            false
-        });
+        self.legs.finish(ended);
         self.under_way.retain_mut(|one| match one.go_on() {
             false => true,
             true => {

@@ -49,6 +49,7 @@ pub mod keys;
 mod labelled;
 mod last_resort;
 pub mod leftover;
+mod leg_changes;
 pub mod limits;
 pub mod links;
 pub mod local;

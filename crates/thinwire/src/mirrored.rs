@@ -16,7 +16,7 @@ use thinwire_volume::{Volume, WorkPace};
 
 use crate::adoption::adopt;
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::growth::{Grown, WholeDesk};
+use crate::growth::{Grown, MirrorWhole, WholeDesk};
 use crate::host::Host;
 use crate::labelled::{Opening, check_leaves, read_all, wait};
 use crate::opened::LegReturn;
@@ -125,6 +125,7 @@ pub fn open_mirror(
         let (volume, labels, label) = at?;
         Some(MirrorLeg { volume, labels, label: whole.label(leg, label) })
     });
+    let door = back.as_ref().map(LegReturn::door);
     let config = MirrorConfig {
         generations: Box::new(Entropy),
         pool: host.pool(),
@@ -162,7 +163,8 @@ pub fn open_mirror(
     }
     let [mirror] = mirror;
     let bytes = Rc::new(Cell::new(mirror.geometry().bytes));
-    let desk = WholeDesk::Mirror(desk, whole.name.clone(), bytes);
+    let name = whole.name.clone();
+    let desk = WholeDesk::Mirror(MirrorWhole { desk, door, name, bytes });
     let legs = whole.described_for(by.wish.from);
     Ok((mirror, places_of(&whole, &legs, specs.len()), desk))
 }
@@ -191,7 +193,7 @@ fn grow(
     let (asked, mut done) = (desk.ask(MirrorAsk::Grow), Vec::new());
     loop {
         match desk.take_ended(asked) {
-            Some(Ok(bytes)) => return Ok(Grown::of(name, kind, before, bytes)),
+            Some(Ok(done)) => return Ok(Grown::of(name, kind, before, done.bytes)),
             Some(Err(error)) => {
                 return Ok(Grown::refused(name, kind, before, error.to_string()));
             }

@@ -47,7 +47,7 @@ use crate::trees::NodeName;
 use crate::uri::VolumeSpec;
 
 pub use self::outline::OutlineNode;
-pub use self::passage::LegReturn;
+pub use self::passage::{LegDoor, LegReturn, NOT_BROUGHT};
 pub use self::pools::Pools;
 pub use self::tree::{TellOutline, Tree};
 
@@ -140,6 +140,12 @@ impl Below {
     /// Goes on with legs that come back.
     fn tend(&mut self) {
         let tended = self.bottom.tend();
+        for &fd in &tended.fds {
+            if let Err(e) = self.host.shard_mut().add_volume(fd, self.shown) {
+                tracing::warn!("cannot hear of a disk that was added: {e}");
+            }
+        }
+        self.fds.extend(tended.fds);
         for port in tended.ports {
             match self.shown {
                 Some(part) => self.host.shard_mut().node().give_port(port, part),

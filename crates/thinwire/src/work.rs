@@ -16,7 +16,7 @@ use crate::trees::NodeName;
 const WHY_CHARS: usize = 60;
 
 /// What is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum WorkAction {
     /// Nothing: how it stands is told.
@@ -41,17 +41,39 @@ pub enum WorkAction {
         /// Counted from 0, in the order of its labels.
         leg: usize,
     },
+    /// It is a mirror, and has one leg more, which has nothing yet: what its part is to say is told then.
+    Add {
+        /// This one, which is on record already.
+        leg: Option<usize>,
+        /// Nothing is changed.
+        only_look: bool,
+    },
+    /// The part of such a leg has got its label: it is attached, or opened, and copied to.
+    Bring {
+        /// Counted from 0, in the order of its labels.
+        leg: usize,
+        /// What it is, as it is named wherever the process is.
+        part: String,
+    },
 }
 
 impl WorkAction {
     /// It is done in several turns, and ends later.
     pub fn ends_later(&self) -> bool {
-        matches!(self, WorkAction::Grow | WorkAction::Remove { .. })
+        *self == WorkAction::Grow || self.changes_legs()
+    }
+
+    /// A mirror has others afterwards.
+    pub fn changes_legs(&self) -> bool {
+        matches!(
+            self,
+            WorkAction::Remove { .. } | WorkAction::Add { .. } | WorkAction::Bring { .. }
+        )
     }
 }
 
 /// The same, and how fast it goes from then on: in percent of what users get, as it was where that is not said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkRequest {
     /// What.
@@ -242,19 +264,19 @@ pub fn perform(ask: &WorkAsk, outline: &[OutlineNode], show: ShowWorks<'_>) -> R
     let top = outline[at].depth;
     let below = outline[at + 1..].iter().take_while(|node| node.depth > top).count();
     let tree = &outline[at..=at + below];
-    let WorkRequest { action, percent } = ask.request;
+    let WorkRequest { action, percent } = &ask.request;
     let wanted = match action {
         WorkAction::Scrub { .. } => not_below_mirrors(tree),
         _ => tree.iter().filter_map(|node| node.whole).collect(),
     };
-    if wanted.is_empty() && action != WorkAction::Status {
+    if wanted.is_empty() && *action != WorkAction::Status {
         return refused(
             "there is neither a mirror nor a volume of kind integrity in it: it does nothing for itself".into(),
         );
     }
     show(&mut |work| {
         if wanted.contains(&work.whole()) {
-            act(work, action, percent);
+            act(work, action, *percent);
         }
     });
     Response::Volume { nodes: draw(tree, show) }
@@ -287,7 +309,7 @@ fn not_below_mirrors(tree: &[OutlineNode]) -> Vec<[u8; 16]> {
     wanted
 }
 
-fn act(work: &mut dyn Work, action: WorkAction, percent: Option<u8>) {
+fn act(work: &mut dyn Work, action: &WorkAction, percent: Option<u8>) {
     let before = work.pace();
     let mut pace = WorkPace { percent: percent.unwrap_or(before.percent), ..before };
     match action {
@@ -299,12 +321,15 @@ fn act(work: &mut dyn Work, action: WorkAction, percent: Option<u8>) {
         work.set_pace(pace);
     }
     match action {
-        WorkAction::Scrub { from } => work.begin_scrub(from),
+        WorkAction::Scrub { from } => work.begin_scrub(*from),
         WorkAction::Stop => work.end_scrub(),
         WorkAction::Resync | WorkAction::Resume => work.try_now(),
         WorkAction::Status | WorkAction::Pause => {}
         // Not here.
-        WorkAction::Grow | WorkAction::Remove { .. } => {}
+        WorkAction::Grow
+        | WorkAction::Remove { .. }
+        | WorkAction::Add { .. }
+        | WorkAction::Bring { .. } => {}
     }
 }
 

@@ -38,13 +38,15 @@ pub enum MirrorCanary {
     QuietLoss,
     /// A snapshot is made of those legs that are in sync, whatever the others miss.
     CutsWhatIsThere,
+    /// A leg that was added is copied to as its bits say, and nobody has set those.
+    NewLegByBits,
     /// What a mirror grows by is left as it is.
     GrowsUnzeroed,
     /// A leg that was dropped while the mirror grows, and is back, has what was zeroed there before.
     TrustsZeroed,
     /// The new size stands in labels that announce the generation with which it comes.
     GrowsWhenAnnounced,
-    /// Who asked for a removal is told before that is on record.
+    /// Who asked for a leg less, or one more, is told before that is on record.
     ToldBeforeRecord,
     /// A leg that is back with other content is behind, as any other.
     FailsNobody,

@@ -5,7 +5,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::rc::Rc;
 
-use thinwire_volume::{ErrorKind, IoError};
+use thinwire_volume::{ErrorKind, Geometry, IoError};
+
+use super::LEGS_MAX;
+use crate::meta::Label;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,10 +17,93 @@ pub enum MirrorAsk {
     Grow,
     /// This leg, counted from 0, is none any more, whether it is there or not. It is off the record, durably, before that has ended.
     Remove(usize),
+    /// There is one leg more, which has nothing yet, and whose part is known by this UUID: that is on record, durably, before that has ended. The answer
+    /// has the label that the part is to get before it comes ([`Mirror::return_leg`](super::Mirror::return_leg)). Where a row for a leg is there that no part
+    /// has come for, or that of a removed one is free, it is that leg, with the UUID that it has.
+    Add {
+        /// Random.
+        uuid: [u8; 16],
+        /// This one, counted from 0, whose row is there already and which has nothing yet.
+        leg: Option<usize>,
+        /// Nothing is changed: the answer says what would be.
+        only_look: bool,
+    },
 }
 
-/// How it has ended: how many bytes the mirror has by then.
-pub type MirrorAnswer = Result<u64, MirrorAskError>;
+/// What becomes a leg.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewLeg {
+    /// What its part is to say: its content and where its data starts, and its own size, are for whoever writes that.
+    pub label: Label,
+    /// What it has to do besides.
+    pub needs: LegNeeds,
+}
+
+/// What a leg has to do of what the mirror has promised as it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LegNeeds {
+    /// Bytes of its blocks, at most.
+    pub block_bytes: u32,
+    /// Bytes in one I/O, at least.
+    pub io_bytes_max: u32,
+    /// It can write zeroes without getting them; a discard does that, too.
+    pub write_zeroes: bool,
+    /// It can say what holds data.
+    pub block_status: bool,
+}
+
+impl LegNeeds {
+    /// What a mirror with this geometry has promised.
+    pub fn of(geometry: &Geometry) -> Self {
+        let Geometry { block_bytes, io_bytes_max, features, .. } = *geometry;
+        let (write_zeroes, block_status) = (features.write_zeroes, features.block_status);
+        LegNeeds { block_bytes, io_bytes_max, write_zeroes, block_status }
+    }
+
+    /// What a volume with this geometry cannot do of that, if there is any: a sentence whose subject is the volume.
+    pub fn misfit(&self, has: &Geometry) -> Option<String> {
+        let lacks = |one: bool, other: bool| !one && other;
+        let why = if has.block_bytes > self.block_bytes {
+            format!(
+                "has blocks of {} bytes, and the mirror is in use with blocks of {}: open the mirror again with it, or use another volume",
+                has.block_bytes, self.block_bytes
+            )
+        } else if has.io_bytes_max < self.io_bytes_max {
+            format!(
+                "takes {} bytes in one I/O, and the mirror is in use with {}: open the mirror again with it",
+                has.io_bytes_max, self.io_bytes_max
+            )
+        } else if lacks(has.features.write_zeroes, self.write_zeroes) {
+            // A discard writes zeroes, too.
+            "cannot write zeroes, as the mirror has promised: open the mirror again with it".into()
+        } else if lacks(has.features.block_status, self.block_status) {
+            "cannot say what holds data, as the mirror has promised: open the mirror again with it"
+                .into()
+        } else {
+            return None;
+        };
+        Some(why)
+    }
+}
+
+/// How a mirror is once something was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MirrorDone {
+    /// How many bytes it has.
+    pub bytes: u64,
+    /// What was added, or would be.
+    pub leg: Option<Box<NewLeg>>,
+}
+
+impl MirrorDone {
+    /// Nothing but that.
+    pub fn of(bytes: u64) -> Self {
+        MirrorDone { bytes, leg: None }
+    }
+}
+
+/// How it has ended.
+pub type MirrorAnswer = Result<MirrorDone, MirrorAskError>;
 
 /// Why it was not done. Unless that is said, nothing of it is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +132,13 @@ pub enum MirrorAskError {
     },
     /// A mirror has no fewer legs.
     Two,
+    /// There is no room for one more leg.
+    Full,
+    /// There is such a leg, and it has data, or had.
+    HasData {
+        /// Counted from 0.
+        leg: usize,
+    },
     /// No other leg has all data.
     LastInSync {
         /// Counted from 0.
@@ -82,6 +175,16 @@ impl fmt::Display for MirrorAskError {
             }
             MirrorAskError::Two => f.write_str(
                 "it has two legs, and a mirror has no fewer: put another disk in the place of that one (`thinwire volume replace`)",
+            ),
+            MirrorAskError::Full => write!(
+                f,
+                "it has {LEGS_MAX} legs, and no room for more: the place of one that was removed is free once that is let go of, which a disk of this \
+                 machine is when the mirror is opened again"
+            ),
+            MirrorAskError::HasData { leg } => write!(
+                f,
+                "leg {leg} (counted from 0) is described like that, and has data, or had: it comes back as what it was, or another disk comes in its place \
+                 (`thinwire volume replace`)"
             ),
             MirrorAskError::LastInSync { leg } => write!(
                 f,

@@ -8,7 +8,7 @@ use thinwire_buffer::{SegList, Time};
 use thinwire_volume::{ErrorKind, Geometry, Io, Op, VolumeEvent};
 
 use super::closing::Closing;
-use super::desk::{MirrorAnswer, MirrorAsk, MirrorAskError, failed};
+use super::desk::{MirrorAnswer, MirrorAsk, MirrorAskError, MirrorDone, failed};
 use super::opening::Phase;
 use super::serve::{Doubt, ZEROES_MAX};
 use super::{LegState, Mirror, MirrorCanary, NAME, Task, bits};
@@ -52,6 +52,9 @@ impl Mirror {
             let begun = match ask {
                 MirrorAsk::Grow => self.begin_growth().inspect(|()| self.desk.grows(true)),
                 MirrorAsk::Remove(leg) => self.begin_removal(leg),
+                MirrorAsk::Add { uuid, leg, only_look } => {
+                    self.begin_addition(uuid, leg, only_look)
+                }
             };
             if let Err(error) = begun {
                 self.desk.end(Err(error));
@@ -224,6 +227,7 @@ impl Mirror {
     /// It is on record how the mirror stands.
     pub(super) fn on_record(&mut self) {
         self.end_removal();
+        self.end_addition();
         if self.growth.step != Step::Written {
             return;
         }
@@ -238,7 +242,7 @@ impl Mirror {
         }
         self.news.push(VolumeEvent::Resized { bytes: self.geometry.bytes });
         self.news_count = self.news_count.wrapping_add(1);
-        self.end_growth(Ok(self.geometry.bytes));
+        self.end_growth(Ok(MirrorDone::of(self.geometry.bytes)));
     }
 
     fn end_growth(&mut self, answer: MirrorAnswer) {

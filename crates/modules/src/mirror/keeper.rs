@@ -8,7 +8,7 @@ use thinwire_volume::{LegAbsence, Volume};
 
 use super::closing::Closing;
 use super::opening::Phase;
-use super::{LegState, Mirror, MirrorCanary, MirrorError, MirrorLeg};
+use super::{LegState, Mirror, MirrorCanary, MirrorError, MirrorLeg, NO_GENERATION};
 
 /// How often is looked whether a leg is back.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -126,7 +126,10 @@ impl Mirror {
         if is_there || !self.is_given_up(leg) || self.canary == MirrorCanary::FailsNobody {
             return;
         }
-        if let LegState::Behind { at } | LegState::Resyncing { at } = self.state.legs[leg] {
+        if let LegState::Behind { at } | LegState::Resyncing { at } = self.state.legs[leg]
+            // What it has not got yet it cannot have lost.
+            && at != NO_GENERATION.into()
+        {
             self.state.legs[leg] = LegState::Failed { at };
             self.record.want();
         }

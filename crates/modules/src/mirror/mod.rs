@@ -14,7 +14,7 @@
 //! * `keeper` gives up those that were dropped as a whole, and has them back (rule 22).
 //! * `standing` drops legs that fail, and has those copied to that have lost something; `lateness` those that do not answer.
 //! * `resync` copies what legs lack, under the lock of what it copies (rule 5), and what one leg could not read.
-//! * `growth` has it become as large as its legs have become (rule 24); `removal` has a leg less; `desk` is by
+//! * `growth` has it become as large as its legs have become (rule 24); `removal` has a leg less, `addition` one more; `desk` is by
 //!   which that is asked for.
 //! * `work` says how fast that goes, and whether it does, and keeps that in the labels.
 //! * `scrub` reads all legs, and writes again what does not fit the sum that a leg keeps, from one that does (rule 20); `progress` says how far it is.
@@ -26,6 +26,7 @@
 //!
 //! It is opened with labels only, by [`Mirror::open`].
 
+mod addition;
 mod canary;
 mod closing;
 mod config;
@@ -62,6 +63,7 @@ use thinwire_volume::{
     MirrorReport, Op, RangeLocks, Scrub, Slab, Token, Volume, VolumeEvent, Work,
 };
 
+use self::addition::Addition;
 use self::closing::Closing;
 use self::desk::DeskEnd;
 use self::growth::Growth;
@@ -81,7 +83,7 @@ pub use bitmap::{BITMAP_BYTES, region_shift};
 pub use canary::MirrorCanary;
 pub use config::{DrawGeneration, MirrorConfig};
 pub use decide::{LegChange, OpeningPlan, OpeningRefusal, OpeningWish, ResyncExtent, decide};
-pub use desk::{MirrorAnswer, MirrorAsk, MirrorAskError, MirrorDesk};
+pub use desk::{LegNeeds, MirrorAnswer, MirrorAsk, MirrorAskError, MirrorDesk, MirrorDone, NewLeg};
 pub use found::{FoundMirror, find_mirror};
 pub use keeper::{LegKeeper, LegsInUse};
 pub use legs::MirrorLeg;
@@ -216,6 +218,7 @@ pub struct Mirror {
     growth: Growth,
     /// A leg was removed, and that is not on record yet.
     removing: bool,
+    addition: Addition,
     desk: DeskEnd,
     config: MirrorConfig,
     subs: Slab<Sub>,

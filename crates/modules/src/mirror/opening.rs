@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::bitmap::{BLOCK_BYTES, BlockImage, BlockName, REGIONS_EACH, decode, region_shift};
 use super::decide::hex;
+use super::desk::LegNeeds;
 use super::serve::lowest;
 use super::*;
 use crate::meta::{Label, LabelPart, Labels};
@@ -249,6 +250,7 @@ impl Mirror {
             scrub: Scrubbing::default(),
             growth: Growth::default(),
             removing: false,
+            addition: Addition::default(),
             desk: DeskEnd::default(),
             config,
             subs: Slab::new(),
@@ -413,9 +415,8 @@ impl Mirror {
     /// What a leg that comes back cannot do of what the mirror has promised as it is open, if there is any: a sentence whose subject is
     /// the leg.
     fn misfit(&self, at: &MirrorLeg) -> Option<String> {
-        let (label, has, promised) = (&at.label, at.volume.geometry(), self.geometry);
+        let (label, has) = (&at.label, at.volume.geometry());
         let room = has.bytes.saturating_sub(label.data_start);
-        let lacks = |one: bool, other: bool| !one && other;
         let why = if label.whole != self.whole {
             "is of another mirror by its label".into()
         } else if label.whole_bytes > self.bytes {
@@ -429,24 +430,8 @@ impl Mirror {
                 "has room for {room} bytes of data, and the mirror has {}: make it larger",
                 self.bytes
             )
-        } else if has.block_bytes > promised.block_bytes {
-            format!(
-                "has blocks of {} bytes, and the mirror is in use with blocks of {}: open the mirror again with it, or use another volume",
-                has.block_bytes, promised.block_bytes
-            )
-        } else if has.io_bytes_max < promised.io_bytes_max {
-            format!(
-                "takes {} bytes in one I/O, and the mirror is in use with {}: open the mirror again with it",
-                has.io_bytes_max, promised.io_bytes_max
-            )
-        } else if lacks(has.features.write_zeroes, promised.features.write_zeroes) {
-            // A discard writes zeroes, too.
-            "cannot write zeroes, as the mirror has promised: open the mirror again with it".into()
-        } else if lacks(has.features.block_status, promised.features.block_status) {
-            "cannot say what holds data, as the mirror has promised: open the mirror again with it"
-                .into()
         } else {
-            return None;
+            return LegNeeds::of(&self.geometry).misfit(&has);
         };
         Some(why)
     }
@@ -492,7 +477,10 @@ impl Mirror {
                 "has other content than it had, or was removed: `thinwire volume replace` puts a volume in its place",
             );
         };
-        self.resync.full |= u8::from(*extent == ResyncExtent::Full) << leg;
+        let is_new = self.addition.take_awaited(leg);
+        let is_full =
+            *extent == ResyncExtent::Full && !(is_new && self.canary == MirrorCanary::NewLegByBits);
+        self.resync.full |= u8::from(is_full) << leg;
         self.record.joining |= 1 << leg;
         self.legs[leg] = Some(Leg::new(at, own));
         // What it had not done when it was dropped it is to get by the resync, and does not drop it again.

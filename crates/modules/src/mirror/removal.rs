@@ -1,7 +1,7 @@
 //! Removal of a leg while the mirror is in use: it is dropped, and on record as none, on all others, before whoever asked is told (rule 3). What it had
 //! outstanding is nobody's from then on (rule 22).
 
-use super::desk::MirrorAskError;
+use super::desk::{MirrorAskError, MirrorDone};
 use super::state::{LeftAt, LegState, NO_GENERATION};
 use super::{Mirror, MirrorCanary};
 
@@ -29,6 +29,8 @@ impl Mirror {
         let on_record = LeftAt { last: self.recorded.generation, or: NO_GENERATION };
         let at = known.or(own).unwrap_or(on_record);
         self.drop_leg(leg, false);
+        // Nor does a part come for it, if none has yet.
+        self.addition.take_awaited(leg);
         let at = self.state.legs[leg].left_at().unwrap_or(at);
         self.state.legs[leg] = LegState::Removed { at };
         self.removing = true;
@@ -42,7 +44,7 @@ impl Mirror {
     /// It is on record.
     pub(super) fn end_removal(&mut self) {
         if std::mem::take(&mut self.removing) {
-            self.desk.end(Ok(self.geometry.bytes));
+            self.desk.end(Ok(MirrorDone::of(self.geometry.bytes)));
         }
     }
 }

@@ -93,6 +93,11 @@ impl Regions {
         }
     }
 
+    /// There are so many legs, 1 to 8: of more than before nothing is known.
+    pub fn set_legs(&mut self, legs: usize) {
+        self.all = (u16::MAX >> (16 - legs)) as u8;
+    }
+
     /// There is more data, and so there may be more regions: nobody lacks anything of those.
     pub fn grow(&mut self, bytes: u64) {
         let blocks = self.blocks();

@@ -384,9 +384,11 @@ Examples:
   thinwire volume add --key alice pool.toml#home /srv/three.img
   thinwire volume add pool.toml#home 'tw://node3/disk?link=eth1'
 
-The mirror is not in use meanwhile. It goes on record that there is one more leg, which has nothing yet; the new part gets a label, and all data, and
-counts when it has all. It is named in the description from then on, as is said. Interrupted, the same again goes on from there; once the part has its label, the copy goes on
-when the mirror is opened. Legs that were away meanwhile fit in when they are back.")]
+An attachment or a target of this machine that has the mirror open (with the same --run-dir) goes on with it: it puts one more leg on record, which has nothing yet, and
+attaches or opens the new part, which gets a label before; so it needs the links and keys for that. Into a mirror in use comes a file, a device or an export, or one of these below
+modules of one part each. The part gets all data, and counts when it has all. It is named in the description from then on, as is said. Interrupted, the same again goes on
+from there; once the part has its label, the copy goes on when the mirror is opened. If whoever has the mirror open ends before that, do the same again while nobody has it.
+Legs that were away meanwhile fit in when they are back.")]
     Add {
         /// The mirror, FILE.toml#NAME
         volume: VolumeSpec,

@@ -3,7 +3,7 @@
 //! * `check.rs`: whether labels are sound, and what to do where they are not
 //! * `create.rs`: parts get labels
 //! * `grow.rs`: what has labels grows by what its parts have grown by
-//! * `legs.rs`: a mirror has one leg more, or one less
+//! * `legs.rs`: a mirror has one leg more, or one less; `legs_live.rs`: the same of one that is in use
 //! * `live.rs`: what volumes that are in use do for themselves
 //! * `cut.rs`: snapshots of volumes over several pools, as one
 //! * `look.rs`: what stands in labels, and which volumes those make
@@ -18,6 +18,7 @@ mod create;
 mod cut;
 mod grow;
 mod legs;
+mod legs_live;
 mod live;
 mod look;
 mod pool;
@@ -138,15 +139,15 @@ pub fn run(args: &VolumeArgs) -> Outcome {
             replace::replace(&wanted, common)
         }
         VolumeAction::Add { volume, new, force, take_over, common } => {
-            if let Some(user) = live::OpenElsewhere::of(volume, common)? {
-                return Err(user.refuse("a leg is added while nobody uses it"));
-            }
             let how = legs::Daring { force: *force, degraded: false, take_over: *take_over };
+            if let Some(user) = live::OpenElsewhere::of(volume, common)? {
+                return legs_live::add_live(&user, volume, new, how, common);
+            }
             legs::add(volume, new, how, common)
         }
         VolumeAction::Remove { volume, leg, degraded, take_over, common } => {
             if let Some(user) = live::OpenElsewhere::of(volume, common)? {
-                return legs::remove_live(&user, volume, leg, common);
+                return legs_live::remove_live(&user, volume, leg, common);
             }
             let how = legs::Daring { force: false, degraded: *degraded, take_over: *take_over };
             legs::remove(volume, leg, how, common)

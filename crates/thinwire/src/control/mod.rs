@@ -37,6 +37,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cuts::CutStatus;
 use crate::growth::Grown;
+use crate::leg_changes::LegOffer;
 use crate::pool::{PoolName, PoolRequest, PoolStatus};
 use crate::reload::Reloaded;
 use crate::trees::NodeName;
@@ -123,6 +124,11 @@ pub enum Response {
     Volume {
         /// How all stands that it is made of.
         nodes: Vec<NodeStatus>,
+    },
+    /// What the part of a leg is to say, which a mirror has more from now on, or would have.
+    Leg {
+        /// That.
+        leg: Box<LegOffer>,
     },
     /// What has become of volumes that were to grow, the one that was named last.
     Grown {

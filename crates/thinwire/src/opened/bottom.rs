@@ -38,16 +38,21 @@ impl Bottom {
     #[inline]
     pub fn tend(&mut self) -> Returned {
         let mut tended = self.returning.tend(&mut self.leaves);
+        if self.returning.wants_some() {
+            self.bring_new(&mut tended);
+        }
         self.on_risen(&std::mem::take(&mut tended.risen));
         self.seen.resize(self.pools.len(), 0);
         for (pool, seen) in self.pools.iter().zip(&mut self.seen) {
-            tended.ports.extend(pool.tend());
+            let of_pool = pool.tend();
+            tended.ports.extend(of_pool.ports);
+            tended.fds.extend(of_pool.fds);
             tended.has_changed |= std::mem::replace(seen, pool.changes()) != pool.changes();
         }
         tended
     }
 
-    /// Something of it comes back by itself.
+    /// Something of it comes back by itself, or may be added.
     pub fn has_comers(&self) -> bool {
         !self.returning.is_empty() || self.pools.iter().any(|pool| pool.bottom().has_comers())
     }

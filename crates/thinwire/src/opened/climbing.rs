@@ -1,7 +1,8 @@
-//! [`Chain`]: a leg of a mirror that is modules of one part each, over one export of a target; and [`Climb`], by which such a leg that is
-//! back is made anew, from that export up to what the mirror stands on, a step at a time.
+//! [`Chain`]: a leg of a mirror that is modules of one part each, over one export of a target, or a disk of this machine; and [`Climb`], by which such a leg that is
+//! back, or new, is made, from that leaf up to what the mirror stands on, a step at a time.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::rc::Rc;
 
 use thinwire_modules::meta::{
@@ -20,9 +21,10 @@ use crate::uri::{RemoteSpec, VolumeSpec};
 
 /// Such a leg, as it is described.
 pub(super) struct Chain {
-    pub leaf: RemoteSpec,
-    /// What goes to the leaf is counted where it was.
+    pub leaf: VolumeSpec,
+    /// What goes to the leaf is counted where it was, which stands there in the outline.
     meters: Option<Meters>,
+    node: usize,
     /// The modules over it, from the lowest on.
     levels: Vec<Level>,
 }
@@ -68,7 +70,33 @@ pub(super) enum ClimbError {
     Other(String),
 }
 
+impl fmt::Display for ClimbError {
+    /// A sentence whose subject is the leg.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClimbError::Failed(why) | ClimbError::Unfit(why) => f.write_str(why),
+            ClimbError::Other(what) => write!(f, "what is there {what}"),
+        }
+    }
+}
+
 impl Chain {
+    /// What it stands on, if it can be brought while its mirror is in use.
+    pub fn leaf_of(spec: &VolumeSpec) -> Option<&VolumeSpec> {
+        match spec {
+            VolumeSpec::Remote(_) | VolumeSpec::Path(_) => Some(spec),
+            VolumeSpec::Over { module, children, .. }
+                if children.len() == 1
+                    && !module.has_volumes()
+                    && !module.is_mirror()
+                    && spec.cut().is_none() =>
+            {
+                Self::leaf_of(&children[0])
+            }
+            _ => None,
+        }
+    }
+
     /// The leg that this describes, whose leaf is that one of the tree; none if it is anything else. `is_buffered`: something above it buffers writes.
     pub fn of(
         spec: &VolumeSpec,
@@ -76,23 +104,13 @@ impl Chain {
         outline: &Outline,
         is_buffered: bool,
     ) -> Option<Self> {
+        Self::leaf_of(spec)?;
         let (mut levels, mut at, mut is_buffered) = (Vec::new(), spec, is_buffered);
-        let remote = loop {
-            match at {
-                VolumeSpec::Remote(remote) => break remote.clone(),
-                VolumeSpec::Over { module, children, .. }
-                    if children.len() == 1
-                        && !module.has_volumes()
-                        && !module.is_mirror()
-                        && at.cut().is_none() =>
-                {
-                    levels.push((at.clone(), is_buffered));
-                    is_buffered |= at.buffers_writes();
-                    at = &children[0];
-                }
-                _ => return None,
-            }
-        };
+        while let VolumeSpec::Over { children, .. } = at {
+            levels.push((at.clone(), is_buffered));
+            is_buffered |= at.buffers_writes();
+            at = &children[0];
+        }
         let bottom = outline.node_of_leaf(leaf)?;
         let level = |(above, (spec, is_buffered)): (usize, (VolumeSpec, bool))| {
             // Right above what it is made of.
@@ -101,7 +119,22 @@ impl Chain {
             Some(Level { spec, meters, node, whole, is_buffered })
         };
         let levels = levels.into_iter().rev().enumerate().map(level).collect::<Option<_>>()?;
-        Some(Chain { leaf: remote, meters: outline.meters(bottom), levels })
+        let (leaf, meters, node) = (at.clone(), outline.meters(bottom), bottom);
+        Some(Chain { leaf, meters, node, levels })
+    }
+
+    /// The export that it stands on; none if that is a disk of this machine.
+    pub fn remote(&self) -> Option<&RemoteSpec> {
+        match &self.leaf {
+            VolumeSpec::Remote(remote) => Some(remote),
+            _ => None,
+        }
+    }
+
+    /// So many nodes stand before that one in the outline that did not.
+    pub fn shift(&mut self, from: usize, by: usize) {
+        let levels = self.levels.iter_mut().map(|level| &mut level.node);
+        levels.chain([&mut self.node]).filter(|node| **node >= from).for_each(|node| *node += by);
     }
 
     /// Nothing of it is written.
@@ -144,7 +177,8 @@ impl Climb {
     /// See [`ClimbError`].
     pub fn begin(host: &Host, chain: &Chain, leaf: Box<dyn Volume>) -> Result<Self, ClimbError> {
         let leaf = over(host, chain.meters.as_ref(), leaf);
-        let mut climb = Climb { volume: vec![leaf], at: 0, step: Step::Over, risen: Vec::new() };
+        let risen = vec![Risen { node: chain.node, bytes: leaf.geometry().bytes, whole: None }];
+        let mut climb = Climb { volume: vec![leaf], at: 0, step: Step::Over, risen };
         climb.rise(host, chain)?;
         Ok(climb)
     }

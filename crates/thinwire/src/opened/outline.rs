@@ -182,6 +182,43 @@ impl Outline {
         }
     }
 
+    /// What was opened has these.
+    pub fn of_nodes(nodes: Vec<OutlineNode>) -> Self {
+        Outline { nodes, ..Outline::default() }
+    }
+
+    /// The mirror that stands there has this leg more, one volume over the other down to that leaf, none of which is there yet: where that stands, behind
+    /// the others, and how many nodes it is.
+    pub fn insert_leg(
+        &mut self,
+        mirror: usize,
+        leg: usize,
+        spec: &VolumeSpec,
+        leaf: usize,
+    ) -> (usize, usize) {
+        let depth = self.nodes[mirror].depth;
+        let below = self.nodes[mirror + 1..].iter().take_while(|node| node.depth > depth).count();
+        let at = mirror + 1 + below;
+        // What was that leg before is none.
+        let children = self.nodes[mirror + 1..at].iter_mut();
+        let before = children.filter(|node| node.depth == depth + 1 && node.leg == Some(leg));
+        before.for_each(|node| node.leg = None);
+        let behind = self.nodes.split_off(at);
+        self.depth = depth + 1;
+        let mut next = Some(spec);
+        while let Some(spec) = next {
+            self.begin(spec, leaf);
+            next = match spec {
+                VolumeSpec::Over { children, .. } => children.first(),
+                _ => None,
+            };
+        }
+        let count = self.nodes.len() - at;
+        self.nodes[at].leg = Some(leg);
+        self.nodes.extend(behind);
+        (at, count)
+    }
+
     /// All of it.
     pub fn into_nodes(self) -> Vec<OutlineNode> {
         self.nodes

@@ -3,11 +3,22 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use thinwire_modules::meta::Label;
 use thinwire_modules::mirror::{FoundMirror, LegKeeper, LegsInUse, MirrorError, MirrorLeg};
 use thinwire_volume::{LegAbsence, Volume};
+
+use super::climbing::Chain;
+use crate::uri::VolumeSpec;
+
+/// A leg that is to be brought for the first time.
+pub(super) struct NewComer {
+    pub leg: usize,
+    pub spec: VolumeSpec,
+    /// Who has just labelled it lets go of it by then.
+    pub until: Instant,
+}
 
 /// Who brings legs are numbered, as they stand in [`Returning`](super::returning::Returning); places are those of the mirror's description.
 #[derive(Default)]
@@ -15,6 +26,12 @@ pub(super) struct Passage {
     /// Where it is in its tree, and what users call it by itself.
     pub mirror: String,
     pub name: String,
+    /// Where it stands in the outline, and whether something above it buffers writes.
+    pub node: usize,
+    pub is_buffered: bool,
+    /// Legs that are to be brought, which are on record and were not there before; and what has become of those.
+    pub wanted: Vec<NewComer>,
+    pub begun: Vec<(usize, Result<(), String>)>,
     /// Who brings what stands in a place, none for what is not brought back; and its leaves.
     pub by_place: Vec<Option<usize>>,
     pub leaves: Vec<Range<usize>>,
@@ -79,6 +96,24 @@ impl Passage {
                 self.legs[place] = Some(leg);
             }
         }
+    }
+
+    /// That one brings this leg from now on, over that leaf, and whoever did before does not.
+    pub fn add(&mut self, number: usize, leg: usize, leaf: usize) {
+        for place in 0..self.legs.len() {
+            if self.legs[place] == Some(leg) {
+                self.legs[place] = None;
+            }
+        }
+        self.by_place.push(Some(number));
+        self.legs.push(Some(leg));
+        self.leaves.push(leaf..leaf + 1);
+        self.is_awaited = true;
+    }
+
+    /// What that one has brought does not come back when it is dropped: it stays with the mirror.
+    pub fn stays(&mut self, number: usize) {
+        self.by_leg.iter_mut().filter(|by| **by == Some(number)).for_each(|by| *by = None);
     }
 
     /// Which leg that one brings, as far as that is known for sure.
@@ -149,10 +184,47 @@ impl Passage {
     }
 }
 
+/// By which a leg is brought to a mirror that is in use. A handle.
+#[derive(Clone)]
+pub struct LegDoor(Rc<RefCell<Passage>>);
+
+impl LegDoor {
+    /// This leg is on record, its part has its label, and is there from now on. Between turns of whatever drives the mirror it is attached, or opened.
+    ///
+    /// # Errors
+    /// It is of a kind that is not brought to a mirror in use: a sentence.
+    pub fn bring(&self, leg: usize, spec: VolumeSpec) -> Result<(), String> {
+        if Chain::leaf_of(&spec).is_none() {
+            return Err(NOT_BROUGHT.into());
+        }
+        let until = Instant::now() + LET_GO_PATIENCE;
+        self.0.borrow_mut().wanted.push(NewComer { leg, spec, until });
+        Ok(())
+    }
+
+    /// What has become of that, once it is being attached, or was refused.
+    pub fn take_begun(&self, leg: usize) -> Option<Result<(), String>> {
+        let begun = &mut self.0.borrow_mut().begun;
+        let at = begun.iter().position(|(of, _)| *of == leg)?;
+        Some(begun.swap_remove(at).1)
+    }
+}
+
+/// What can be brought to a mirror in use, and what not.
+pub const NOT_BROUGHT: &str = "to a mirror in use a file, a device or an export (tw://) is brought, or one of these below modules of one part each: add anything else \
+    while nobody uses the mirror";
+/// Who has labelled a part has so long to let go of it.
+const LET_GO_PATIENCE: Duration = Duration::from_secs(5);
+
 /// The mirror's end of that.
 pub struct LegReturn(pub(super) Rc<RefCell<Passage>>);
 
 impl LegReturn {
+    /// By which legs are brought that are new.
+    pub fn door(&self) -> LegDoor {
+        LegDoor(self.0.clone())
+    }
+
     /// The mirror is open: see [`Passage::open`].
     pub fn open(
         self,

@@ -198,11 +198,11 @@ impl OpenPool {
         self.bottom.borrow_mut()
     }
 
-    /// Goes on with what comes back below it: ports that are in it from now on, by number.
-    pub fn tend(&self) -> Vec<usize> {
-        let Returned { ports, has_changed, .. } = self.bottom().tend();
-        self.changes.set(self.changes.get() + u64::from(has_changed));
-        ports
+    /// Goes on with what comes back below it: ports and descriptors that are in it from now on.
+    pub fn tend(&self) -> Returned {
+        let tended = self.bottom().tend();
+        self.changes.set(self.changes.get() + u64::from(tended.has_changed));
+        tended
     }
 
     /// How often other attachments came to be below it.

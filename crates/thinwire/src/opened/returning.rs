@@ -5,12 +5,17 @@
 //! What comes back and goes again without having been in sync is waited for, each time for longer ([`Backoff`]). What comes back as something
 //! else is told to the mirror, and left alone (rule 16).
 
+mod newcomers;
+
 use std::cell::RefCell;
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use thinwire_modules::mirror::{MirrorError, MirrorLeg};
+
+use thinwire_runtime::disk::DiskOptions;
 
 use super::climbing::{Chain, Climb, ClimbError, Climbed, Risen};
 use super::grants::Notes;
@@ -89,6 +94,8 @@ pub(super) struct Returned {
     pub has_changed: bool,
     /// Volumes of its outline that are there again.
     pub risen: Vec<Risen>,
+    /// Readable, from now on, when something local of it has completions.
+    pub fds: Vec<RawFd>,
 }
 
 /// All legs of a tree that come back by themselves.
@@ -97,6 +104,8 @@ pub(super) struct Returning {
     options: VolumeOptions,
     /// Where it is written down what is granted.
     grants: Option<Notes>,
+    /// How disks of this machine are opened.
+    disk_options: DiskOptions,
     comers: Vec<Comer>,
     /// Of each mirror, also of those of which nothing is brought back.
     passages: Vec<Rc<RefCell<Passage>>>,
@@ -104,23 +113,29 @@ pub(super) struct Returning {
 
 impl Returning {
     /// Of a tree that is opened in this way. `grants` for one that is served.
-    pub fn new(host: &Host, options: &VolumeOptions, grants: Option<Notes>) -> Self {
-        let mut options = options.clone();
-        // It waits for whoever writes there by now, and fences nobody.
+    pub fn new(
+        host: &Host,
+        options: &VolumeOptions,
+        disk_options: &DiskOptions,
+        grants: Option<Notes>,
+    ) -> Self {
+        let (mut options, mut disk_options) = (options.clone(), disk_options.clone());
+        // It waits for whoever writes there by now, and fences nobody; nor does it keep others waiting.
         (options.patience, options.take_over) = (None, false);
-        Returning { host: host.clone(), options, grants, comers: Vec::new(), passages: Vec::new() }
+        disk_options.wait_lock = Duration::ZERO;
+        let (host, comers, passages) = (host.clone(), Vec::new(), Vec::new());
+        Returning { host, options, grants, disk_options, comers, passages }
     }
 
     /// Nothing comes back.
     pub fn none(host: &Host) -> Self {
         let options = VolumeOptions::new(Security::default(), &WireArgs::default(), PathBuf::new());
-        let (comers, passages) = (Vec::new(), Vec::new());
-        Returning { host: host.clone(), options, grants: None, comers, passages }
+        Returning::new(host, &options, &DiskOptions::default(), None)
     }
 
     /// The legs of a mirror, which stands there in the outline and whose leaves begin with this one; some may be absent. None if none of them is
-    /// reached over links. `is_copied_to`: what was away comes back. What is only read is not copied to; and local disks, volumes of several and
-    /// those of other protocols come with the next opening.
+    /// reached over links, and none can be added. `is_copied_to`: what was away comes back, and what is new comes. What is only read is not copied to; and
+    /// local disks, volumes of several and those of other protocols come back with the next opening.
     pub fn add(
         &mut self,
         (specs, is_buffered): (&[VolumeSpec], bool),
@@ -129,20 +144,23 @@ impl Returning {
         is_copied_to: bool,
     ) -> Option<LegReturn> {
         // Who gives up a leg for good does not want it back.
-        if self.options.wish.change.is_some() || !specs.iter().any(VolumeSpec::has_remote) {
+        let has_some = is_copied_to || specs.iter().any(VolumeSpec::has_remote);
+        if self.options.wish.change.is_some() || !has_some {
             return None;
         }
         let (number, mut leaf) = (self.comers.len(), first);
         let (mut by_place, mut ranges, mut chains) = (Vec::new(), Vec::new(), Vec::new());
         for spec in specs {
-            let chain = Chain::of(spec, leaf, outline, is_buffered).filter(|_| is_copied_to);
+            let chain = Chain::of(spec, leaf, outline, is_buffered)
+                .filter(|chain| is_copied_to && chain.remote().is_some());
             by_place.push(chain.as_ref().map(|_| number + chains.len()));
             chains.extend(chain.map(|chain| (chain, leaf)));
             let next = leaf + spec.leaves().len();
             ranges.push(leaf..next);
             leaf = next;
         }
-        let passage = Passage::new((outline.path(at), outline.name(at)), by_place, ranges);
+        let mut passage = Passage::new((outline.path(at), outline.name(at)), by_place, ranges);
+        (passage.node, passage.is_buffered) = (at, is_buffered);
         let passage = Rc::new(RefCell::new(passage));
         for (chain, leaf) in chains {
             let way = match &leaves[leaf] {
@@ -159,9 +177,9 @@ impl Returning {
         Some(LegReturn(passage))
     }
 
-    /// Nothing does.
+    /// Nothing does, nor may anything come.
     pub fn is_empty(&self) -> bool {
-        self.comers.is_empty()
+        self.passages.is_empty()
     }
 
     /// The leaf is not in its mirror now.
@@ -260,6 +278,13 @@ impl Returning {
                 Ok(()) => {
                     tracing::info!("{}: is back, and gets what it lacks", comer.chain.leaf);
                     (comer.way, comer.told, comer.is_on_trial) = (Way::Used, String::new(), true);
+                    if let Leaf::Local(leaf) = &leaves[comer.leaf] {
+                        comer.is_on_trial = false;
+                        passage.stays(number);
+                        if self.grants.is_some() {
+                            leaf.keep_grant();
+                        }
+                    }
                 }
                 Err(error) => {
                     let (why, may_change) = misfit(passage, number, &error);
@@ -301,6 +326,8 @@ impl Returning {
                 }
                 // Who it is comes free with it.
                 *place = Leaf::Absent(Failure::absent("it was dropped"));
+                // A disk of this machine is waited for by nobody.
+                let then = then.filter(|_| comer.chain.remote().is_some());
                 comer.way = then.map_or(Way::Out, Way::Waiting);
                 true
             }
@@ -308,7 +335,8 @@ impl Returning {
             Way::Waiting(_) => {
                 let read_only = comer.chain.only_reads();
                 let options = VolumeOptions { read_only, ..self.options.clone() };
-                match RemoteLeaf::begin(&self.host, &comer.chain.leaf, &options) {
+                let Some(remote) = comer.chain.remote() else { unreachable!("it waits for it") };
+                match RemoteLeaf::begin(&self.host, remote, &options) {
                     Ok(leaf) => {
                         *place = Leaf::Remote(Box::new(leaf));
                         comer.way = Way::Attaching;

@@ -158,7 +158,7 @@ impl Tree {
         }
         let notes = Notes::of(options, &disk_options, holders);
         let mut grants = Grants::new(notes.clone());
-        let returning = Returning::new(host, options, notes);
+        let returning = Returning::new(host, options, &disk_options, notes);
         let (leaves, pools, lacking) = (Vec::new(), Vec::new(), Vec::new());
         let (seen, outline) = (Vec::new(), Vec::new());
         let mut bottom = Bottom { leaves, returning, pools, seen, lacking, outline };
@@ -352,7 +352,7 @@ impl Tree {
         found
     }
 
-    /// Some of its legs come back by themselves.
+    /// Some of its legs come back by themselves, or may be added.
     pub fn has_comers(&self) -> bool {
         self.bottom.has_comers()
     }
@@ -371,7 +371,7 @@ impl Tree {
                 let bottom = &mut *bottom.borrow_mut();
                 let tended = bottom.tend();
                 let leaves = tended.has_changed.then(|| bottom.remote_leaves());
-                Tended { ports: tended.ports, leaves }
+                Tended { ports: tended.ports, fds: tended.fds, leaves }
             })
         };
         let tell: TellOutline = {

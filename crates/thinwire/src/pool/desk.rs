@@ -13,7 +13,7 @@ use crate::growth::{GrowthDesk, WholeDesk};
 use crate::opened::OutlineNode;
 use crate::trees::NodeName;
 use crate::uri::VolumeSpec;
-use crate::work::{WorkAction, WorkAsk};
+use crate::work::WorkAsk;
 
 /// A pool, as files describe it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,7 +114,7 @@ impl PoolDesk {
         self.under_way.is_empty() && self.cuts.is_idle() && self.growth.is_idle()
     }
 
-    /// Begins to have a volume of this outline grow, of which these are open, or with a leg less.
+    /// Begins to have a volume of this outline grow, of which these are open, or with a leg less or more.
     pub fn grow(
         &mut self,
         ask: &WorkAsk,
@@ -122,9 +122,9 @@ impl PoolDesk {
         open: &[(NodeName, WholeDesk)],
     ) -> PoolProgress {
         self.last += 1;
-        let begun = match ask.request.action {
-            WorkAction::Remove { leg } => self.growth.remove(self.last, (ask, leg), open),
-            _ => self.growth.begin(self.last, ask, outline, open),
+        let begun = match ask.request.action.changes_legs() {
+            true => self.growth.legs().begin(self.last, ask, open),
+            false => self.growth.begin(self.last, ask, outline, open),
         };
         match begun {
             Ok(()) => PoolProgress::Started(self.last),

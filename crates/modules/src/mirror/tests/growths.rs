@@ -118,7 +118,7 @@ fn explore(legs: usize, canary: MirrorCanary) -> Result<(Vec<u64>, usize), Strin
     world.write(SMALL, 2, 3, false);
     world.mirror.desk().ask(MirrorAsk::Grow);
     world.write(SMALL + 1, 1, 4, true);
-    assert_eq!(ended(&mut world), Ok(LARGE_BYTES));
+    assert_eq!(ended(&mut world), Ok(MirrorDone::of(LARGE_BYTES)));
     let told = world.moments.len();
     world.note();
     assert_eq!(world.mirror.geometry().bytes, LARGE_BYTES);
@@ -167,7 +167,7 @@ fn it_tells_of_its_size_and_is_the_same_mirror() {
     let mut world = open(&small(2), MirrorCanary::None).unwrap();
     world.is_recording = false;
     let before = (world.mirror.identity(), world.mirror.events());
-    assert_eq!(grow(&mut world), Ok(LARGE_BYTES));
+    assert_eq!(grow(&mut world), Ok(MirrorDone::of(LARGE_BYTES)));
     assert!(world.mirror.events() > before.1);
     let mut events = Vec::new();
     world.mirror.poll_events(&mut events);
@@ -253,7 +253,7 @@ fn it_does_not_grow_without_all_of_its_legs_or_beyond_its_bitmaps() {
     world.mirror.desk().ask(MirrorAsk::Grow);
     // As it is put on record, without zeroing so much.
     world.mirror.canary = MirrorCanary::GrowsUnzeroed;
-    assert_eq!(ended(&mut world), Ok(most));
+    assert_eq!(ended(&mut world), Ok(MirrorDone::of(most)));
     assert_eq!(grow(&mut world), Err(MirrorAskError::Bitmaps { bytes: most }));
     assert!(!standing_of(&world).iter().any(|stands| matches!(stands, Removed { .. })));
 }
@@ -276,7 +276,7 @@ fn loses_what_was_zeroed(canary: MirrorCanary) -> MirrorAnswer {
 #[test]
 fn what_a_leg_has_lost_is_not_taken_for_zeroed() {
     assert_eq!(loses_what_was_zeroed(MirrorCanary::None), Err(MirrorAskError::Dropped));
-    assert_eq!(loses_what_was_zeroed(MirrorCanary::TrustsZeroed), Ok(LARGE_BYTES));
+    assert_eq!(loses_what_was_zeroed(MirrorCanary::TrustsZeroed), Ok(MirrorDone::of(LARGE_BYTES)));
 }
 
 /// Each answer is told to whoever has asked, whatever else has ended.
@@ -287,10 +287,10 @@ fn answers_are_told_by_number() {
     let desk = world.mirror.desk();
     let grows = desk.ask(MirrorAsk::Grow);
     let removes = [1, 1 << 32].map(|leg| desk.ask(MirrorAsk::Remove(leg)));
-    let mut answers = [None; 3];
+    let mut answers = [const { None }; 3];
     while answers[2].is_none() {
         for (answer, number) in answers.iter_mut().zip([grows, removes[0], removes[1]]) {
-            *answer = answer.or(desk.take_ended(number));
+            *answer = answer.take().or_else(|| desk.take_ended(number));
         }
         world.turn();
         if !world.step() {
@@ -298,7 +298,10 @@ fn answers_are_told_by_number() {
         }
     }
     let none = MirrorAskError::NoLeg { leg: 1 << 32 };
-    assert_eq!(answers, [Some(Ok(LARGE_BYTES)), Some(Err(MirrorAskError::Two)), Some(Err(none))]);
+    assert_eq!(
+        answers,
+        [Some(Ok(MirrorDone::of(LARGE_BYTES))), Some(Err(MirrorAskError::Two)), Some(Err(none))]
+    );
 }
 
 #[test]
@@ -332,6 +335,6 @@ fn it_says_that_it_grows() {
     assert_eq!(desk.take_ended(number), None, "it is paused");
     world.mirror.set_pace(thinwire_volume::WorkPace::default());
     world.pass(10);
-    assert_eq!(desk.take_ended(number), Some(Ok(LARGE_BYTES)));
+    assert_eq!(desk.take_ended(number), Some(Ok(MirrorDone::of(LARGE_BYTES))));
     assert_eq!((world.mirror.report().grows, desk.is_growing()), (None, false));
 }

@@ -1,5 +1,6 @@
 //! The mirror over disks that do as they are told, and over disks that crash.
 
+mod additions;
 mod aftermath;
 mod beside;
 mod changes;

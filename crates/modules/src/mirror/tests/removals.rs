@@ -19,7 +19,7 @@ fn legs(count: usize) -> Vec<Option<Content>> {
 }
 
 /// Until what was asked for has ended.
-fn ended(world: &mut World) -> MirrorAnswer {
+pub(super) fn ended(world: &mut World) -> MirrorAnswer {
     let desk = world.mirror.desk();
     let (mut ended, end) = (Vec::new(), world.now + Duration::from_secs(60));
     loop {
@@ -49,7 +49,7 @@ fn explore(leg: usize, canary: MirrorCanary) -> Result<Vec<bool>, String> {
     world.steps(2);
     world.mirror.desk().ask(MirrorAsk::Remove(leg));
     world.write(SMALL + 1, 1, 4, true);
-    assert_eq!(ended(&mut world), Ok(DATA_BYTES));
+    assert_eq!(ended(&mut world), Ok(MirrorDone::of(DATA_BYTES)));
     let told = world.moments.len();
     world.note();
     world.write(SMALL + 2, 1, 5, true);
@@ -120,7 +120,7 @@ fn what_cannot_go_is_told_of() {
     world.wait();
     assert_eq!(ask(&mut world, 2), Err(MirrorAskError::LastInSync { leg: 2 }));
     // One that is behind goes, and then there are two.
-    assert_eq!(ask(&mut world, 0), Ok(DATA_BYTES));
+    assert_eq!(ask(&mut world, 0), Ok(MirrorDone::of(DATA_BYTES)));
     assert!(is_removed(&world, 0));
     assert_eq!(ask(&mut world, 0), Err(MirrorAskError::NoLeg { leg: 0 }));
     world.write(SMALL, 1, 2, false);
@@ -143,7 +143,7 @@ fn what_is_outstanding_on_it_is_nobodys() {
     world.disks[1].hang(true);
     world.write(0, 1, 2, false);
     world.mirror.desk().ask(MirrorAsk::Remove(1));
-    assert_eq!(ended(&mut world), Ok(DATA_BYTES));
+    assert_eq!(ended(&mut world), Ok(MirrorDone::of(DATA_BYTES)));
     world.wait();
     assert_eq!(world.errors, 0);
     assert!(world.mirror.give_up_leg(1).is_some());

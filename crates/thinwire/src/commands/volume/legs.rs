@@ -4,9 +4,9 @@ use thinwire_modules::meta::LabelPart;
 use thinwire_modules::mirror::{LEGS_MAX, LeftAt, LegChange, LegState, NO_GENERATION, OpeningWish};
 
 use super::create::new_uuid;
-use super::live::OpenElsewhere;
 use super::replace::{
-    Prepared, check_leg, fill, find, legs_of, place_of, prepare, put_on_record, say_description,
+    Mould, Prepared, check_leg, fill, find, legs_of, place_of, prepare, put_on_record,
+    say_description,
 };
 use super::{options_of, resync};
 use crate::cli::VolumeCommon;
@@ -18,7 +18,6 @@ use crate::open::{Ending, VolumeOptions, let_go, let_go_failed, open_volume};
 use crate::output;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
-use crate::work::WorkAction;
 
 /// A leg that is on record, and has nothing yet.
 const NOTHING: LegState =
@@ -85,7 +84,7 @@ pub fn add(spec: &VolumeSpec, new: &VolumeSpec, how: Daring, common: &VolumeComm
     let mut options = options_of(common, &signals)?;
     options.take_over = how.take_over;
     let to = Prepared { new, leg, force: how.force };
-    let done = prepare(&to, &before, &options, &signals, None)
+    let done = prepare(&to, &Mould::of(&before), &options, &signals, None)
         .and_then(|()| match change {
             Some(_) => {
                 let wish = OpeningWish { change, ..OpeningWish::default() };
@@ -113,7 +112,7 @@ fn say_added(
 }
 
 /// The mirror as it is described without that one, which may not be named yet.
-fn without(spec: &VolumeSpec, new: &VolumeSpec) -> VolumeSpec {
+pub(super) fn without(spec: &VolumeSpec, new: &VolumeSpec) -> VolumeSpec {
     let mut spec = spec.clone();
     if let VolumeSpec::Over { children, places, .. } = &mut spec {
         let is_new: Vec<_> = children.iter().map(|child| child.is_same(new)).collect();
@@ -127,7 +126,11 @@ fn without(spec: &VolumeSpec, new: &VolumeSpec) -> VolumeSpec {
 }
 
 /// The mirror as it is described with it: in the order of the labels, if the others are.
-fn with_leg(spec: &VolumeSpec, new: &VolumeSpec, (leg, legs): (usize, &[usize])) -> VolumeSpec {
+pub(super) fn with_leg(
+    spec: &VolumeSpec,
+    new: &VolumeSpec,
+    (leg, legs): (usize, &[usize]),
+) -> VolumeSpec {
     let mut described = spec.clone();
     if let VolumeSpec::Over { children, .. } = &mut described
         && !children.iter().any(|child| child.is_same(new))
@@ -257,29 +260,6 @@ pub fn remove(spec: &VolumeSpec, which: &str, how: Daring, common: &VolumeCommon
             Err(Failure::failed("interrupted: the leg is removed, and others still lack something"))
         }
     }
-}
-
-/// Has whoever uses the mirror go on without this leg, which is on record before this returns.
-pub fn remove_live(
-    user: &OpenElsewhere,
-    spec: &VolumeSpec,
-    which: &str,
-    common: &VolumeCommon,
-) -> Outcome {
-    let children = legs_of(spec)?;
-    let before = user.nodes()?;
-    let leg = user.remove(which)?;
-    let name = before.iter().find(|node| node.depth == 1 && node.leg == Some(leg));
-    let name = name.and_then(|node| node.name.parse::<VolumeSpec>().ok());
-    let place = name.and_then(|name| children.iter().position(|child| child.is_same(&name)));
-    if let Some(place) = place {
-        let mut described = spec.clone();
-        if let VolumeSpec::Over { children, .. } = &mut described {
-            children.remove(place);
-        }
-        say_description(&described);
-    }
-    user.tell(WorkAction::Status, None, common)
 }
 
 /// The leg that is described like that.

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use thinwire_modules::mirror::NewLeg;
 
 use super::scrub::{refuse_doubtful, say_all};
 use crate::cli::{VolumeCommon, VolumeLive};
@@ -21,6 +22,8 @@ use crate::work::{NodeStatus, ScrubStatus, WorkAction, WorkRequest, WorkStatus, 
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// What a mirror grows by is zeroed first, beside its users.
 const GROWTH_PATIENCE: Duration = Duration::from_secs(24 * 3600);
+/// So long a leg that was added may take until it is attached, or says why it is not.
+const BRING_PATIENCE: Duration = Duration::from_secs(15);
 /// How often is asked how far it is.
 const GLANCE: Duration = Duration::from_millis(100);
 /// How often that is said.
@@ -96,17 +99,30 @@ impl OpenElsewhere {
     }
 
     fn ask(&self, action: WorkAction, percent: Option<u8>) -> Outcome<Vec<NodeStatus>> {
-        let failed = |e: &dyn std::fmt::Display| {
-            Failure::failed(format!("{} has the volume: {e}", self.who))
-        };
+        match self.answer(action, percent, ANSWER_PATIENCE)? {
+            Response::Volume { nodes } => Ok(nodes),
+            other => Err(self.failed(&format!("it says {other:?}"))),
+        }
+    }
+
+    fn failed(&self, why: &dyn std::fmt::Display) -> Failure {
+        Failure::failed(format!("{} has the volume: {why}", self.who))
+    }
+
+    /// What it says, unless it refuses.
+    fn answer(
+        &self,
+        action: WorkAction,
+        percent: Option<u8>,
+        patience: Duration,
+    ) -> Outcome<Response> {
         let request = WorkRequest { action, percent };
         let asked = ControlRequest::Volume { volume: self.volume.clone(), request };
         let client = ControlClient::ask(&self.dir, &self.name, asked);
-        let mut client = client.map_err(|e: ControlError| failed(&e))?;
-        match client.answer(ANSWER_PATIENCE).map_err(|e| failed(&e))? {
-            Response::Volume { nodes } => Ok(nodes),
-            Response::Refused { why } => Err(failed(&why)),
-            other => Err(failed(&format!("it says {other:?}"))),
+        let mut client = client.map_err(|e: ControlError| self.failed(&e))?;
+        match client.answer(patience).map_err(|e| self.failed(&e))? {
+            Response::Refused { why } => Err(self.failed(&why)),
+            other => Ok(other),
         }
     }
 
@@ -129,6 +145,54 @@ impl OpenElsewhere {
         Ok(leg)
     }
 
+    /// Has a mirror put one leg more on record, or looks what that would be, which is this one if it is there already: what its part is to say.
+    pub fn add(&self, leg: Option<usize>, only_look: bool) -> Outcome<NewLeg> {
+        match self.answer(WorkAction::Add { leg, only_look }, None, ANSWER_PATIENCE)? {
+            Response::Leg { leg } => leg.leg().map_err(|why| self.failed(&why)),
+            other => Err(self.failed(&format!("it says {other:?}"))),
+        }
+    }
+
+    /// Has it attach, or open, what is that leg, on record already and labelled. It is called as processes elsewhere find it.
+    pub fn bring(&self, leg: usize, part: &str) -> Outcome {
+        let part = part.to_owned();
+        self.ask(WorkAction::Bring { leg, part }, None).map(|_| ())
+    }
+
+    /// Waits until this leg is in sync, and shows how all stand then.
+    ///
+    /// # Errors
+    /// It does not get so far, as it seems: it is not there, and why.
+    pub fn await_leg(&self, leg: usize, common: &VolumeCommon) -> Outcome {
+        let left =
+            "the leg is added, and gets what it lacks: `thinwire volume status` says how far it is";
+        let mut absent_since: Option<Instant> = None;
+        let nodes = self.wait(common.json, left, |nodes| {
+            let is_it = |node: &&NodeStatus| node.depth == 1 && node.leg == Some(leg);
+            let Some(node) = nodes.iter().find(is_it) else {
+                return Err(Failure::failed(format!("it has no leg {leg} any more")));
+            };
+            match node.standing.as_deref() {
+                Some("in sync") => return Ok(None),
+                Some("resyncing") => absent_since = None,
+                _ => {
+                    let since = *absent_since.get_or_insert_with(Instant::now);
+                    let patience = if node.why.is_some() { Duration::ZERO } else { BRING_PATIENCE };
+                    if since.elapsed() > patience {
+                        let why = node.why.clone().unwrap_or_else(|| node.describe());
+                        return Err(Failure::failed(format!(
+                            "leg {leg} ({}) is on record, and not there: {why}. An export is tried again as long as the mirror is in use; the same again, \
+                             for anything else, and `thinwire volume remove` gives it up",
+                            node.name
+                        )));
+                    }
+                }
+            }
+            Ok(Some(format!("{} are left to copy at most", show_size(node.lacks))))
+        })?;
+        self.say(&nodes, common.json)
+    }
+
     /// How it stands.
     pub fn nodes(&self) -> Outcome<Vec<NodeStatus>> {
         self.ask(WorkAction::Status, None)
@@ -142,17 +206,9 @@ impl OpenElsewhere {
                 self.who, self.volume
             )));
         }
-        let failed = |e: &dyn std::fmt::Display| {
-            Failure::failed(format!("{} has the volume: {e}", self.who))
-        };
-        let request = WorkRequest { action: WorkAction::Grow, percent: None };
-        let asked = ControlRequest::Volume { volume: self.volume.clone(), request };
-        let mut client =
-            ControlClient::ask(&self.dir, &self.name, asked).map_err(|e| failed(&e))?;
-        match client.answer(GROWTH_PATIENCE).map_err(|e| failed(&e))? {
+        match self.answer(WorkAction::Grow, None, GROWTH_PATIENCE)? {
             Response::Grown { volumes } => Ok(volumes),
-            Response::Refused { why } => Err(failed(&why)),
-            other => Err(failed(&format!("it says {other:?}"))),
+            other => Err(self.failed(&format!("it says {other:?}"))),
         }
     }
 

@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use thinwire_modules::Module;
 use thinwire_modules::meta::{
     Finding, LABEL_AREA_BYTES, Label, LabelError, LabelPart, MadePart, SeenPart, WholeMaking,
     occupant,
 };
-use thinwire_modules::mirror::{DrawGeneration, FoundMirror, LegChange, OpeningWish, find_mirror};
-use thinwire_modules::{Module, mirror::MirrorState};
+use thinwire_modules::mirror::{
+    DrawGeneration, FoundMirror, LegChange, LegState, MirrorState, NO_GENERATION, NewLeg,
+    OpeningWish, find_mirror,
+};
 
 use super::create::read;
 use super::look::look_at;
@@ -70,7 +73,8 @@ pub fn replace(wanted: &Replacement<'_>, common: &VolumeCommon) -> Outcome {
     options.take_over = wanted.take_over;
     let given_up = VolumeOptions { wish, ..options.clone() };
     let to = Prepared { new, leg, force: wanted.force };
-    let done = prepare(&to, &before, &options, &signals, None)
+    let mould = Mould::of(&before);
+    let done = prepare(&to, &mould, &options, &signals, None)
         .and_then(|()| put_on_record(spec, &given_up, &signals))
         .and_then(|()| fill(&to, children, (&described, &options), &signals, common));
     let mirrors = done.inspect_err(|failure| last_words.set(failure))?;
@@ -101,7 +105,7 @@ pub(super) fn fill(
     common: &VolumeCommon,
 ) -> Outcome<Option<resync::Settled>> {
     let (whole, label) = new_label(children, to.leg, common)?;
-    prepare(to, &whole, options, signals, Some(label))?;
+    prepare(to, &Mould::of(&whole), options, signals, Some(label))?;
     let mut open = open_volume(described, options, Some(signals))?;
     match resync::watch_leg(&mut *open, signals, common.json, Some(to.leg)) {
         Ok(mirrors) => let_go(&mut *open, Ending::Orderly).map(|()| mirrors),
@@ -238,10 +242,62 @@ pub(super) struct Prepared<'a> {
     pub force: bool,
 }
 
+/// What the mirror demands of it.
+pub(super) struct Mould {
+    whole: [u8; 16],
+    bytes: u64,
+    /// Its legs.
+    legs: Vec<usize>,
+    /// Its blocks, where that is told.
+    block_bytes: Option<u64>,
+    /// Of one that is in use: what its part says that was prepared before, and what it has promised.
+    new: Option<NewLeg>,
+}
+
+impl Mould {
+    /// By what labels say.
+    pub fn of(whole: &FoundMirror) -> Self {
+        // Whichever legs are there, its blocks stay as large as they are.
+        let states = whole.states.iter().flatten();
+        let blocks = states.map(|state| 1_u64 << state.block_shift).filter(|block| *block > 1);
+        Mould {
+            whole: whole.uuid,
+            bytes: whole.bytes,
+            legs: whole.described(),
+            block_bytes: blocks.max(),
+            new: None,
+        }
+    }
+
+    /// By what a mirror in use says.
+    pub fn of_new(new: NewLeg, legs: Vec<usize>) -> Self {
+        let block_bytes = Some(u64::from(new.needs.block_bytes));
+        let (whole, bytes) = (new.label.whole, new.label.whole_bytes);
+        Mould { whole, bytes, legs, block_bytes, new: Some(new) }
+    }
+
+    /// It is what was prepared before, and got nothing yet.
+    fn is_prepared(&self, found: &Label) -> bool {
+        self.new.as_ref().is_some_and(|NewLeg { label, .. }| {
+            found.whole == label.whole
+                && found.role == label.role
+                && found.part().uuid == label.part().uuid
+                && has_nothing(found)
+        })
+    }
+}
+
+/// It says of itself that it has nothing yet.
+fn has_nothing(label: &Label) -> bool {
+    let nothing = LegState::Resyncing { at: NO_GENERATION.into() };
+    MirrorState::decode(&label.state)
+        .is_ok_and(|state| state.legs.get(usize::from(label.role)) == Some(&nothing))
+}
+
 /// Looks whether a part can be that leg; with a label it gets that.
 pub(super) fn prepare(
     to: &Prepared<'_>,
-    whole: &FoundMirror,
+    whole: &Mould,
     options: &VolumeOptions,
     signals: &Signals,
     label: Option<Label>,
@@ -265,7 +321,7 @@ pub(super) fn prepare(
 fn label_part(
     new: &VolumeSpec,
     part: &mut [Box<dyn OpenVolume>; 1],
-    whole: &FoundMirror,
+    whole: &Mould,
     (leg, label): (usize, Option<Label>),
     force: bool,
     signals: &Signals,
@@ -281,9 +337,9 @@ fn label_part(
     }
     // Whatever is said: by another name it may be the last that has all data.
     if let Ok(Finding::Label(found)) = &found
-        && found.label.whole == whole.uuid
+        && found.label.whole == whole.whole
         && usize::from(found.label.role) != leg
-        && whole.described().contains(&usize::from(found.label.role))
+        && whole.legs.contains(&usize::from(found.label.role))
     {
         return refused(format!(
             "is leg {} of this mirror, by another name: use another disk",
@@ -297,10 +353,7 @@ fn label_part(
     let data_start = Module::find("mirror").map_or(0, Module::data_start);
     let block = u64::from(geometry.block_bytes);
     let bytes = geometry.bytes.saturating_sub(data_start) / block * block;
-    // Whichever legs are there, its blocks stay as large as they are.
-    let states = whole.states.iter().flatten();
-    let mirrors = states.map(|state| 1_u64 << state.block_shift).filter(|block| *block > 1).max();
-    if mirrors.is_some_and(|blocks| blocks < block) {
+    if whole.block_bytes.is_some_and(|blocks| blocks < block) {
         return refused(format!(
             "has blocks of {block} bytes, which are larger than those of the mirror: use another one"
         ));
@@ -311,8 +364,15 @@ fn label_part(
             whole.bytes
         ));
     }
+    let needs = whole.new.as_ref().map(|new| new.needs);
+    if let Some(why) = needs.and_then(|needs| needs.misfit(&geometry)) {
+        return refused(why);
+    }
     let begins = read(part, 0, LABEL_AREA_BYTES, signals);
     let what = occupant(&found, &begins.map_err(|e| e.context(new))?);
+    let is_prepared =
+        matches!(&found, Ok(Finding::Label(found)) if whole.is_prepared(&found.label));
+    let what = what.filter(|_| !is_prepared);
     if let Some(what) = &what {
         if !force {
             return refused(format!(
@@ -339,7 +399,6 @@ fn label_part(
 #[cfg(test)]
 mod tests {
     use thinwire_modules::Options;
-    use thinwire_modules::mirror::LegState;
 
     use super::*;
 

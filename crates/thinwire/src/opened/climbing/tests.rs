@@ -79,7 +79,8 @@ impl Leg {
         let VolumeSpec::Over { children, .. } = &spec else { panic!("{spec}") };
         let outline = outline(&spec);
         let chain = Chain::of(&children[1], 1, &outline, false).unwrap();
-        assert!(Chain::of(&children[0], 0, &outline, false).is_none(), "it is a file");
+        let file = Chain::of(&children[0], 0, &outline, false).unwrap();
+        assert!(file.remote().is_none() && chain.remote().is_some(), "it is a file");
         let leg = Leg { dir, host: Host::new().unwrap(), chain, spec };
         leg.format(&leg.path("a.img"), LOW, MIRROR, 1);
         leg
@@ -147,7 +148,8 @@ fn a_leg_is_made_anew_from_its_leaf_up() {
         let bytes = volume.geometry().bytes;
         let at = |node| Risen { node, bytes, whole: None };
         // Behind the mirror, and its other leg.
-        assert_eq!(risen, [at(3), at(2)]);
+        let leaf = Risen { node: 4, bytes: 8 << 20, whole: None };
+        assert_eq!(risen, [leaf, at(3), at(2)]);
         drop(volume);
         let mut leaf = store(&leg.path("a.img"));
         let mut labels = Labels::new(LEG_LABEL_TOKEN, &Pool::new(0));
@@ -218,7 +220,31 @@ fn what_is_no_chain_is_not_brought_back() {
     assert_eq!(of(&format!("readonly:[{leaf}]")), Some((1, true)));
     assert_eq!(of(&format!("linear:[{leaf},tw://node2/b?link=eth1]")), None);
     assert_eq!(of("linear:[memory:64K]"), None);
+    assert_eq!(of("linear:[/srv/a.img]"), Some((1, false)));
     assert!(Chain::of(&leg.spec, 0, &outline(&leg.spec), false).is_none(), "a mirror");
+}
+
+/// A leg more stands behind the others of its mirror, and nobody loses its place.
+#[test]
+fn a_leg_that_is_added_has_a_place_in_its_tree() {
+    let leg = Leg::new("climbing-added");
+    let whole: VolumeSpec = format!("linear:[{},/srv/behind.img]", leg.spec).parse().unwrap();
+    let mut outline = outline(&whole);
+    let before = outline.path(6);
+    let mut behind = Chain::of(&"/srv/behind.img".parse().unwrap(), 2, &outline, false).unwrap();
+    let added: VolumeSpec = "qos:[/srv/new.img]?iops=9".parse().unwrap();
+    assert_eq!(outline.insert_leg(1, 2, &added, 3), (6, 2));
+    let top = outline.path(1);
+    assert_eq!(outline.path(6), format!("{top}/qos"));
+    assert_eq!(outline.path(7), format!("{top}/qos/file:/srv/new.img"));
+    assert_eq!(outline.path(8), before);
+    behind.shift(6, 2);
+    assert_eq!(behind.node, 8);
+    let chain = Chain::of(&added, 3, &outline, false).unwrap();
+    assert_eq!((chain.node, chain.levels[0].node), (7, 6));
+    let nodes = outline.into_nodes();
+    let of = |at: usize| (nodes[at].depth, nodes[at].leg, nodes[at].leaf);
+    assert_eq!([of(6), of(7), of(8)], [(2, Some(2), None), (3, None, Some(3)), (1, None, Some(2))]);
 }
 
 /// Events tell where they happened: the volume on top as users name it, and the way down from there.

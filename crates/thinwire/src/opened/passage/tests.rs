@@ -143,3 +143,31 @@ fn why_a_leg_is_not_back_is_told_by_leg() {
     passage.borrow_mut().set_absence(10, None, "");
     assert_eq!(keeper.absence(1), LegAbsence::default());
 }
+
+/// A leg that is added is brought by whoever does that from then on, and nobody else is known for it; a disk of this machine stays with the mirror.
+#[test]
+fn a_leg_that_is_added_is_brought_by_one() {
+    let passage = opened([true; 3], [true; 3]);
+    let (mut keeper, door) = (LegReturn(passage.clone()), LegReturn(passage.clone()).door());
+    assert!(
+        door.bring(3, "stripe:[/srv/a,/srv/b]".parse().unwrap())
+            .unwrap_err()
+            .contains("while nobody uses")
+    );
+    door.bring(3, "tw://node1/d?link=eth1".parse().unwrap()).unwrap();
+    assert_eq!((passage.borrow().wanted.len(), door.take_begun(3)), (1, None));
+    passage.borrow_mut().begun.push((3, Err("busy".into())));
+    assert_eq!((door.take_begun(2), door.take_begun(3)), (None, Some(Err("busy".into()))));
+    for (number, leg) in [(13, 3), (14, 3), (15, 1)] {
+        passage.borrow_mut().add(number, leg, 10 + number);
+        passage.borrow_mut().taking = Some(number);
+        keeper.taken(leg, Ok(()));
+        assert!(keeper.keeps(leg) && passage.borrow().leg_of(number) == Some(leg));
+    }
+    let of = |number| passage.borrow().leg_of(number);
+    assert_eq!([10, 11, 12, 13, 14, 15].map(of), [None, Some(2), Some(0), None, Some(3), Some(1)]);
+    keeper.look(stand(0b0111, 0b0111, 0));
+    assert!(passage.borrow().goes_without(24) && !passage.borrow().goes_without(25));
+    passage.borrow_mut().stays(14);
+    assert!(!keeper.keeps(3) && keeper.keeps(1));
+}

@@ -1,0 +1,167 @@
+"""Legs that are added to mirrors in use: of an attachment and of a target, of files and of exports, over modules, refused, cut off and killed."""
+
+import json
+import os
+import signal
+import time
+
+import load
+import node
+from harness import check, until
+from node import Attachment, Target, image, refused, thinwire, uri
+from registry import test
+from test_mirrors import LEG_MIB, data_of, describe, standing_clean, standings, written
+from test_returning import Legs, over_sums, stand
+
+
+def run_dir_of(lab):
+    return ("--run-dir", lab.path("run"))
+
+
+def killed(disk):
+    pid = disk.pid()
+    os.kill(pid, signal.SIGKILL)
+    until("it is gone", 10, lambda: not os.path.exists(f"/proc/{pid}"))
+
+
+def rows(lab, path):
+    """How the legs stand by the label of one."""
+    shown = json.loads(thinwire(lab, "volume", "dump", "--json", path, *run_dir_of(lab)).stdout)
+    return [leg[0] for leg in shown["parts"][0]["label"]["mirror"]["legs"]]
+
+
+def check_alike(images):
+    first = data_of(images[0])
+    check(all(data_of(path) == first for path in images[1:]), "the legs are alike")
+
+
+@test(seconds=150)
+def an_export_is_added_while_its_mirror_is_used(lab):
+    """Rules 3, 6 and 18: an attached mirror of two exports gets a third while what is written is verified. It is there at once, comes back by itself when its target was killed, and is as the
+    others bit by bit; who opens the mirror has to name it. What is not blank, too small or a leg already is refused, and nothing is written there."""
+    legs, run_dir = Legs(lab, "abc"), run_dir_of(lab)
+    volume = legs.made(describe(lab, legs.uris[:2]))
+    small = image(lab, "small.img", LEG_MIB - 8)
+    Target(lab, f"d={small}", name="node-d", over="raw", extra=("--state-dir", lab.path("state-d"), "--run-dir", lab.path("run-d")))
+    disk = Attachment(lab, volume, name="home", timeout=40)
+    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 4, seconds=30)
+    time.sleep(1)
+    with open(legs.images[2], "r+b") as file:
+        file.write(b"somebody's bytes")
+    refused(lab, "volume", "add", volume, legs.uris[2], *run_dir, says=["it would be lost"])
+    refused(lab, "volume", "add", volume, uri(lab, "d", over="raw", node="node-d"), "--force", *run_dir, says=["has room for", "use a larger one"])
+    refused(lab, "volume", "add", volume, "stripe:[/srv/x,/srv/y]", *run_dir, says=["while nobody uses the mirror"], code=2)
+    check(stand(disk) == ["in sync"] * 2 and len(stand(disk)) == 2, "nothing has changed")
+    with open(legs.images[2], "rb") as file:
+        check(file.read(16) == b"somebody's bytes", "nothing was written there")
+    fio.still_running("a leg is added")
+    said = thinwire(lab, "volume", "add", volume, legs.uris[2], "--force", *run_dir, timeout=60)
+    check("that is overwritten" in said.stderr and "describe it as" in said.stderr, said.stderr)
+    check("leg 2, in sync" in said.stdout, said.stdout)
+    fio.still_running("a leg was added")
+    check(stand(disk) == ["in sync"] * 3, stand(disk))
+    again = thinwire(lab, "volume", "add", volume, legs.uris[2], "--json", *run_dir)
+    check([leg["standing"] for leg in json.loads(again.stdout)["nodes"] if leg["leg"] is not None] == ["in sync"] * 3, again.stdout)
+    # It is one as any other.
+    legs.targets[2].kill()
+    until("its leg is dropped", 30, lambda: stand(disk)[2] == "behind")
+    legs.targets[2].start()
+    until("it is back", 60, lambda: stand(disk) == ["in sync"] * 3)
+    fio.finish(120)
+    disk.detach(timeout=40)
+    check_alike(legs.images)
+    standing_clean(lab, legs.images)
+    refused(lab, "bench", volume, "--rw", "randread", "--runtime", "0.1", *run_dir, says=["is described with 2 legs, and has 3"])
+    check(standings(lab, describe(lab, legs.uris)) == ["in sync"] * 3, "and named from now on")
+
+
+@test(seconds=120)
+def files_and_modules_are_added(lab):
+    """A gateway over a mirror of files gets a third, which is described by a path of the folder of whoever says so; and an attached mirror of volumes with sums gets another. Then a leg of
+    each goes, and another comes."""
+    run_dir = run_dir_of(lab)
+    images = [image(lab, f"{name}.img", LEG_MIB) for name in "abcd"]
+    volume = describe(lab, images[:2])
+    thinwire(lab, "volume", "create", volume, *run_dir, side="target")
+    target = Target(lab, f"home={volume}", over="raw", extra=run_dir)
+    disk = Attachment(lab, uri(lab, "home", over="raw"), name="home", timeout=40, run="other")
+    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 4, seconds=12)
+    time.sleep(1)
+    said = thinwire(lab, "volume", "add", volume, images[2], *run_dir, timeout=60, side="target")
+    check("leg 2, in sync" in said.stdout and "describe it as" in said.stderr, said.stdout + said.stderr)
+    fio.still_running("a file was added")
+    thinwire(lab, "volume", "remove", volume, "0", *run_dir, side="target")
+    said = thinwire(lab, "volume", "add", volume, images[3], *run_dir, timeout=60, side="target")
+    check("leg 3, in sync" in said.stdout, said.stdout)
+    fio.finish(90)
+    disk.detach()
+    target.stop()
+    check_alike(images[1:])
+    check(data_of(images[0]) != data_of(images[1]), "the removed leg gets nothing")
+    check(standings(lab, describe(lab, images[1:])) == ["removed"] + ["in sync"] * 3, "all are there")
+
+    legs = Legs(lab, "xyz")
+    path = over_sums(lab, legs.uris)
+    text = open(path.split("#")[0], encoding="utf-8").read()
+    with open(path.split("#")[0], "w", encoding="utf-8") as file:
+        file.write(text.replace(', "sums2"]', "]"))
+    legs.made(path)
+    thinwire(lab, "volume", "create", path.replace("#home", "#sums2"), *run_dir)
+    disk = Attachment(lab, path, name="sums", timeout=40)
+    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB // 2, seconds=8)
+    said = thinwire(lab, "volume", "add", path, path.replace("#home", "#sums2"), *run_dir, timeout=60)
+    check("leg 2, in sync" in said.stdout, said.stdout)
+    fio.finish(90)
+    said = thinwire(lab, "volume", "scrub", "--wait", "--pace", "100", path, *run_dir, timeout=60).stdout
+    check("all as it was written" in said, said)
+    disk.detach()
+
+
+@test(seconds=240)
+def additions_are_cut_off(lab):
+    """Rule 6: the command is killed later and later, and whoever has the mirror too. The same again goes on, whether somebody has it by then or not, whether the leg is described or not, and
+    nothing that was written is lost."""
+    images, run_dir = [image(lab, f"{name}.img", LEG_MIB) for name in "abc"], run_dir_of(lab)
+    volume = describe(lab, images[:2])
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    check(standings(lab, volume) == ["in sync"] * 2, "a new mirror")
+    written(lab, volume)
+    before, met = data_of(images[0]), set()
+    disk = Attachment(lab, volume, name="home")
+    # The command alone.
+    for nth in range(40):
+        began = lab.start("initiator", node.BIN, "volume", "add", volume, images[2], "--take-over", *run_dir, name=f"add{nth}")
+        time.sleep(0.005 + nth * 0.01)
+        began.kill(signal.SIGKILL if nth % 2 else signal.SIGINT).wait(10, expect=None)
+        met.add(len(stand(disk)))
+        if stand(disk)[2:] in (["resyncing"], ["in sync"]):
+            break
+    else:
+        check(False, "it never ends")
+    check(3 in met, met)
+    said = thinwire(lab, "volume", "add", volume, images[2], "--take-over", *run_dir, timeout=60)
+    check("leg 2, in sync" in said.stdout and stand(disk) == ["in sync"] * 3, said.stdout)
+    disk.detach()
+    check_alike(images)
+    check(data_of(images[2]) == before, "nothing else was written")
+
+    # And who has it.
+    rest, three = describe(lab, images[:2]), None
+    thinwire(lab, "volume", "remove", describe(lab, images), "2", *run_dir, timeout=60)
+    for nth in range(12):
+        rest = describe(lab, images[:2])
+        disk = Attachment(lab, rest, name="home", extra=("--take-over",))
+        began = lab.start("initiator", node.BIN, "volume", "add", rest, images[2], "--force", "--take-over", *run_dir, name=f"both{nth}")
+        time.sleep(0.01 + nth * 0.02)
+        killed(disk)
+        began.wait(30, expect=None)
+        legs = rows(lab, images[0])
+        check(legs[:2] == ["in sync"] * 2, legs)
+        # Not in use: the same again, whatever is described.
+        three = describe(lab, images[:2] if nth % 2 else images)
+        again = thinwire(lab, "volume", "add", three, images[2], "--force", "--take-over", *run_dir, timeout=60)
+        check("leg 2 is in sync" in again.stdout, again.stdout + again.stderr)
+        three = describe(lab, images)
+        check(standings(lab, three) == ["in sync"] * 3, "it is whole")
+        check(data_of(images[0]) == before == data_of(images[2]), "and has what it had")
+        thinwire(lab, "volume", "remove", three, "2", *run_dir, timeout=60)
