@@ -165,3 +165,41 @@ def additions_are_cut_off(lab):
         check(standings(lab, three) == ["in sync"] * 3, "it is whole")
         check(data_of(images[0]) == before == data_of(images[2]), "and has what it had")
         thinwire(lab, "volume", "remove", three, "2", *run_dir, timeout=60)
+
+
+@test(seconds=150)
+def a_gateway_over_exports_gets_another(lab):
+    """A gateway over a mirror of two exports gets a third under a verified load; the leg comes back by itself when its target was killed, and is described to the next gateway, the first
+    having been killed."""
+    legs, run_dir = Legs(lab, "abc"), run_dir_of(lab)
+    # It shows the keys that its volumes name.
+    uris = [node.below(lab, name, over="raw", node=f"node-{name}") for name in "abc"]
+    volume = legs.made(describe(lab, uris[:2]))
+    places = ("--state-dir", lab.path("state"), *run_dir)
+    middle = Target(lab, f"home={volume}", name="middle", over="raw", side="initiator", extra=places)
+    disk = Attachment(lab, uri(lab, "home", over="raw", node="middle"), name="home", side="target", timeout=40, run="other")
+    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 4, seconds=25)
+    time.sleep(1)
+    said = thinwire(lab, "volume", "add", volume, uris[2], *run_dir, timeout=60)
+    check("leg 2, in sync" in said.stdout and "describe it as" in said.stderr, said.stdout + said.stderr)
+    fio.still_running("an export was added")
+
+    def standing():
+        shown = json.loads(thinwire(lab, "volume", "status", volume, "--json", *run_dir).stdout)["nodes"]
+        return [node["standing"] for node in shown if node["leg"] is not None]
+
+    legs.targets[2].kill()
+    until("its leg is dropped", 30, lambda: standing() == ["in sync", "in sync", "behind"])
+    legs.targets[2].start()
+    until("it is back", 60, lambda: standing() == ["in sync"] * 3)
+    fio.finish(90)
+    disk.detach()
+    middle.kill()
+    describe(lab, uris)
+    middle.start(timeout=40)
+    disk = Attachment(lab, uri(lab, "home", over="raw", node="middle"), name="home", side="target", timeout=40, run="other")
+    load.verified(lab, disk.nbd, mib=8)
+    until("all legs are in sync", 60, lambda: standing() == ["in sync"] * 3)
+    disk.detach()
+    middle.stop()
+    check_alike(legs.images)

@@ -14,6 +14,7 @@ use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
 use crate::last_resort::paths_of;
 use crate::offer::{OfferProtocol, OfferSpec};
+use crate::remote::host_name;
 use crate::state_dir;
 use crate::uri::VolumeSpec;
 
@@ -77,6 +78,8 @@ impl Privileges {
     /// # Errors
     /// There is no such user or group; or the target is not root, and not that user either.
     pub fn look(config: &TargetSettings) -> Outcome<Self> {
+        // Legs of mirrors may come later, under this name.
+        let _ = host_name();
         let settings = config.privileges.clone();
         let account = settings.user.as_deref().map(Account::look_up).transpose();
         let account = account.map_err(|e| Failure::failed(format!("--user: {e}")))?;

@@ -3,6 +3,7 @@
 mod members;
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use thinwire_buffer::{Addr, Time};
@@ -134,8 +135,10 @@ fn remedy(options: &VolumeOptions, key: Option<&str>, error: &AttachError) -> St
     }
 }
 
-pub(crate) fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+/// What this machine is called. Asked for once: a target that serves does not ask the kernel any more.
+pub(crate) fn host_name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| rustix::system::uname().nodename().to_string_lossy().into_owned())
 }
 
 impl RemoteLeaf {

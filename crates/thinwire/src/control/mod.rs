@@ -7,6 +7,7 @@
 //! | `{"op":"reload"}` | `{"answer":"reloaded","changes":[...],"ended":N,"late":[...]}` of a target that has read its configuration again; `refused` if nothing was changed, and why |
 //! | `{"op":"pool","pool":{"file":...,"name":...},"request":{"action":"snapshot","volume":...,"name":...}}` | `{"answer":"pool","said":...,"status":{...}}` of whoever has that pool open, once it is durable; or `refused` |
 //! | `{"op":"volume","volume":{"file":...,"name":...},"request":{"action":"pause","percent":null}}` | `{"answer":"volume","nodes":[...]}` of whoever has that volume open: how all that it is made of stands once that was done; or `refused` |
+//! | `{"op":"volume","volume":{"file":...,"name":...},"request":{"action":{"add":{"leg":null,"only_look":false}}}}` | `{"answer":"leg","leg":{"label":...}}`: what the part of one more leg of that mirror is to say, once that is on record, or would be; or `refused`. Then `{"bring":{"leg":N,"part":...}}` has that part attached, or opened |
 //! | `{"op":"detach","force":false}` | `{"answer":"refused","why":...}`; or `{"answer":"detaching"}` and later, on the same connection, `detached` (with `"unheard":...` if a target has not heard of it, with `"still_used":...` if somebody uses what was taken away by force), `refused` (in use after all) or `{"answer":"failed","why":...}` |
 //!
 //! A line longer than [`LINE_BYTES_MAX`] or one that cannot be understood is answered with
