@@ -1,5 +1,5 @@
-//! Volumes of volumes of volumes: 1,000 random trees of all modules, with random options, over stores of all kinds. Each
-//! must do what every volume does.
+//! Volumes of volumes of volumes: 1,000 random trees of those modules that need no labels (`linear`, `slice`, `stripe`, `qos` and `cache`), with random
+//! options, over stores of all kinds. Each must do what every volume does.
 
 use std::time::Duration;
 

@@ -108,7 +108,7 @@ fn images_are_those_that_are_kept() {
         assert_eq!(Label::decode(&from_hex(&kept)), Ok(label), "{of}");
     }
     let modules = images().iter().map(|(_, label)| label.module.name).collect::<BTreeSet<_>>();
-    // What mirrors keep has images of its own.
+    // Of mirrors and pools there is no label here; what pools keep has images of its own (`golden/thin`).
     let all = MODULES.iter().map(|module| module.name).chain([Crypt::NAME, Integrity::NAME]);
     assert_eq!(modules, all.collect(), "one of each module");
 }
