@@ -180,6 +180,73 @@ fn every_file_and_function_named_is_there() {
     assert!(named >= 60, "only {named} names found: does this test still find them?");
 }
 
+fn is_part_of_a_name(c: char) -> bool {
+    c == '_' || c.is_ascii_alphanumeric()
+}
+
+/// Whether a text has this name, and not only as a piece of a longer one.
+fn has_name(text: &str, name: &str) -> bool {
+    text.match_indices(name).any(|(at, _)| {
+        let behind = &text[at + name.len()..];
+        !text[..at].ends_with(is_part_of_a_name) && !behind.starts_with(is_part_of_a_name)
+    })
+}
+
+/// Each rule of volumes has a row with tests that are there, and with faults that some test plants.
+#[test]
+fn each_rule_of_volumes_names_its_tests_and_faults() {
+    let mut all = Vec::new();
+    files(&root(), &mut all);
+    let is_source = |path: &&PathBuf| {
+        path.extension().is_some_and(|e| e == "rs" || e == "py")
+            && !path.ends_with("tests/documents.rs")
+    };
+    let source = |path: &PathBuf| {
+        let text = std::fs::read_to_string(root().join(path)).ok()?;
+        Some((path.to_str()?.to_owned(), text))
+    };
+    let sources: Vec<(String, String)> = all.iter().filter(is_source).filter_map(source).collect();
+    let is_test = |name: &str| {
+        // With a dot it is the name of an end-to-end test.
+        let (file, head) = match name.split_once('.') {
+            Some((suite, name)) => (format!("tests/e2e/test_{suite}.py"), format!("def {name}")),
+            None => (".rs".to_owned(), format!("fn {name}")),
+        };
+        sources.iter().any(|(path, text)| path.ends_with(&file) && has_name(text, &head))
+    };
+    let is_fault = |fault: &str| {
+        let (kind, variant) = fault.split_once("::").unwrap_or_else(|| panic!("{fault}"));
+        let (head, line) = (format!("enum {kind} {{\n"), format!("    {variant},"));
+        let declares = |text: &str| {
+            let rest = text.split_once(head.as_str()).map_or("", |(_, rest)| rest);
+            rest.lines().take_while(|it| *it != "}").any(|it| it == line)
+        };
+        sources.iter().any(|(_, text)| declares(text))
+            && sources.iter().any(|(path, text)| path.contains("tests") && has_name(text, fault))
+    };
+    let text = read("docs/testing.md");
+    let section = text.split_once("\n### Those of volumes\n").expect("a section").1;
+    let section = section.lines().take_while(|line| !line.starts_with('#'));
+    // The first is the head of the table.
+    let rows = section.filter(|line| line.starts_with("| ")).skip(1);
+    let mut count: u32 = 0;
+    for row in rows {
+        count += 1;
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [number, _, tests, faults] = cells[..] else { panic!("{row}") };
+        assert_eq!(number, count.to_string(), "{row}");
+        assert!(quoted(tests).next().is_some(), "rule {number} is shown by nothing");
+        for test in quoted(tests) {
+            assert!(is_test(test), "rule {number}: there is no test {test}");
+        }
+        assert_eq!(quoted(faults).next().is_none(), faults == "none", "{row}");
+        for fault in quoted(faults) {
+            assert!(is_fault(fault), "rule {number}: no test plants {fault}");
+        }
+    }
+    assert_eq!(count, 26, "a rule without a row");
+}
+
 /// What man pages of volumes show and quote: commands that are understood, and messages that something says.
 #[test]
 fn the_manual_of_volumes_shows_what_there_is() {
