@@ -36,7 +36,7 @@ local CLOCK_KINDS = { [0] = "OFF", [1] = "PHYSICAL", [2] = "VIRTUAL" }
 local BORDERS = { "arrived", "received", "taken", "submitted", "stored", "sent", "handed_over" }
 local EVENTS = { [1] = "RESIZE", [2] = "SHUTDOWN", [3] = "FENCED" }
 local FAMILIES = { [1] = "MAC", [2] = "V4", [3] = "V6", [4] = "SIM" }
-local OP_FLAGS = { { "fua", 0x01 }, { "no_hole", 0x02 }, { "one_extent", 0x04 } }
+local OP_FLAGS = { { "fua", 0x01 }, { "no_hole", 0x02 }, { "one_extent", 0x04 }, { "meta", 0x08 } }
 local ATTACH_FLAGS = {
     { "read_only", 0x01 }, { "take_over", 0x02 }, { "resume", 0x04 }, { "integrity", 0x08 },
 }

@@ -256,11 +256,12 @@ fn payload(module: &Module, count: usize) {
     let mut volume = over(module, &puppets);
     let bytes = volume.geometry().bytes;
     let mut io = write(&pool, 7, bytes);
-    io.flags.fua = true;
+    (io.flags.fua, io.flags.meta) = (true, true);
     let whole = io.data.clone();
     volume.submit(io);
     let parts: Vec<Io> = puppets.iter().flat_map(Puppet::take).collect();
-    assert!(parts.iter().all(|part| part.op != Op::Write || part.flags.fua), "a lost flag");
+    let has_flags = |part: &Io| part.op != Op::Write || part.flags.fua && part.flags.meta;
+    assert!(parts.iter().all(has_flags), "a lost flag");
     for segment in parts.iter().flat_map(|part| part.data.iter()) {
         let shares = |original: &_| segment.shares_memory(original);
         assert!(whole.iter().any(shares), "payload was copied");

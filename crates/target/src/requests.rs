@@ -319,6 +319,7 @@ fn to_io(request: &Request, op: Op, data: SegList) -> Io {
         fua: request.op_flags & op_flags::FUA != 0,
         no_hole: request.op_flags & op_flags::NO_HOLE != 0,
         one_extent: request.op_flags & op_flags::ONE_EXTENT != 0,
+        meta: request.op_flags & op_flags::META != 0,
         ..IoFlags::default()
     };
     let (offset, len) = (request.address, u64::from(request.length));

@@ -92,6 +92,9 @@ pub struct IoFlags {
     /// have written. What was written and is not down yet still counts. No frame carries it: a target's own cache
     /// answers what it has.
     pub uncached: bool,
+    /// A write of what a volume on top keeps for itself, as labels and bitmaps are: without it nothing can be opened, closed or given
+    /// back. Whoever gives out room keeps some for such writes. Without effect elsewhere, and with other operations.
+    pub meta: bool,
 }
 
 /// One I/O. Handed over by value: the volume owns `data` until (for writes, a remote volume may

@@ -182,6 +182,8 @@ constants! {
         NO_HOLE = 1 << 1,
         /// Block status may stop after one extent.
         ONE_EXTENT = 1 << 2,
+        /// Of a write: it is metadata of the initiator, for which room is kept.
+        META = 1 << 3,
     }
 }
 

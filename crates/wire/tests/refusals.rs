@@ -183,7 +183,7 @@ fn every_message_fault_has_its_reason() {
         ("answer in a question", "hello", |f| f[1] = 3, E::MessageMisplaced),
         ("unknown message flag", "ping", |f| f[M + 1] = 2, E::Reserved),
         ("known type marked skippable", "ping", |f| f[M + 1] = 1, E::Reserved),
-        ("unknown request flag", "request", |f| f[M + 7] |= 0x08, E::Reserved),
+        ("unknown request flag", "request", |f| f[M + 7] |= 0x10, E::Reserved),
         ("unknown attach flag", "attach", |f| f[M + 8] |= 0x10, E::Reserved),
         ("attach, reserved", "attach", |f| f[M + 11] = 1, E::Reserved),
         ("unknown feature", "attached", |f| f[M + 76] |= 0x40, E::Reserved),

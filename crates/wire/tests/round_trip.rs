@@ -88,7 +88,7 @@ proptest! {
 
     #[test]
     fn request(
-        slot: u16, op: u8, op_flags in 0..8u8, sequence: u32, attachment: u32, generation: u32,
+        slot: u16, op: u8, op_flags in 0..16u8, sequence: u32, attachment: u32, generation: u32,
         address: u64, length: u32,
     ) {
         comes_back(Message::Request(Request {

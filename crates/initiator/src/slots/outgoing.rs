@@ -31,6 +31,9 @@ impl Content for Outgoing<'_> {
                 if io.flags.one_extent {
                     flags |= op_flags::ONE_EXTENT;
                 }
+                if io.flags.meta {
+                    flags |= op_flags::META;
+                }
                 let (attachment, generation) = self.attachment.handle();
                 Request {
                     slot,

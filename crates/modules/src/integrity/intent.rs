@@ -160,7 +160,7 @@ impl Integrity {
             encode(image, name, number);
             let mut io = Io::new(0, Op::Write, SumLayout::bitmap_at(index, number), BLOCK);
             io.data = SegList::of(self.config.pool.copy_of(&image[..]).freeze());
-            io.flags.fua = true;
+            (io.flags.fua, io.flags.meta) = (true, true);
             self.intent.pending += 1;
             self.hand_down(io, Flight::Bits { block: index });
         }

@@ -355,7 +355,7 @@ impl Labels {
             Some(Step::Write { copy, data }) => {
                 let len = LABEL_BYTES as u64;
                 let mut io = Io::new(self.token, Op::Write, LABEL_OFFSETS[*copy], len);
-                (io.data, io.flags.fua) = (data.clone(), true);
+                (io.data, io.flags.fua, io.flags.meta) = (data.clone(), true, true);
                 io
             }
             Some(Step::Flush) | None => Io::new(self.token, Op::Flush, 0, 0),

@@ -184,6 +184,8 @@ pub struct Trees {
     /// Of the open transaction.
     generation: u64,
     nodes_total: u64,
+    /// So many the user keeps for changes of its own choice.
+    kept_nodes: u64,
     nodes: Space,
     blocks: Space,
     doomed: TreePointer,

@@ -80,7 +80,7 @@ impl Mirror {
             let offset = BITMAP_OFFSET + u64::from(index) * BLOCK_BYTES as u64;
             for leg in bits(self.active) {
                 let mut io = Io::new(0, Op::Write, offset, BLOCK_BYTES as u64);
-                (io.flags.fua, io.data) = (true, data.clone());
+                (io.flags.fua, io.flags.meta, io.data) = (true, true, data.clone());
                 self.send(leg, id, io);
             }
         }

@@ -40,6 +40,7 @@ fn each_io_goes_down_as_one_at_another_offset() {
                 for_patch: true,
                 verified: true,
                 uncached: true,
+                meta: true,
             };
             if op == Op::Write {
                 io.data.push(pool.get_zeroed(len as usize).freeze());

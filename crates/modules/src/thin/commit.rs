@@ -113,7 +113,11 @@ impl Core {
         if entry.changed_in != commit {
             self.commits.undo_open.push((volume, Some(entry.row)));
         }
+        let keeps = row.kept != entry.row.kept;
         (entry.row, entry.changed_in) = (row, commit);
+        if keeps {
+            self.count_kept();
+        }
         self.commits.on_change(self.now);
     }
 
@@ -123,6 +127,7 @@ impl Core {
         self.commits.undo_open.push((volume, None));
         let entry = Entry { row, name, slot: None, changed_in: open, added_in: open };
         self.entries.insert(volume, entry);
+        self.count_kept();
         self.commits.on_change(self.now);
     }
 
@@ -145,6 +150,7 @@ impl Core {
                 (None, _) => {}
             }
         }
+        self.count_kept();
     }
 
     /// Something of that volume is not durable, beside data.

@@ -23,6 +23,8 @@ pub(super) struct Slot {
     pub identity: Identity,
     /// By blocks of the volume.
     pub locks: RangeLocks,
+    /// Blocks of the volume that had metadata of what stands on it since it was opened, and for which room is kept.
+    pub metadata: Vec<u64>,
     /// Jobs that have not ended, and those of them that change something.
     pub jobs: u32,
     pub writers: u32,
@@ -139,6 +141,7 @@ impl ThinPool {
             geometry,
             identity: identity_of(core.whole, volume, &row),
             locks: RangeLocks::default(),
+            metadata: Vec::new(),
             jobs: 0,
             writers: 0,
             is_held: false,

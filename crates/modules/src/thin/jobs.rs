@@ -79,6 +79,8 @@ pub(super) struct Job {
     pub is_durable: bool,
     /// It is among the few that are given blocks at a time.
     pub is_provisioning: bool,
+    /// Room is kept for what it writes.
+    pub takes_kept: bool,
 }
 
 impl Job {
@@ -104,6 +106,7 @@ impl Job {
             commit: 0,
             is_durable: false,
             is_provisioning: false,
+            takes_kept: false,
         })
     }
 
@@ -167,7 +170,7 @@ impl Core {
         (job.is_writer, job.pending, job.error) = (is_writer, 0, None);
         (job.at, job.len, job.act) = (at, len, act);
         (job.losses, job.commit) = (0, 0);
-        (job.is_durable, job.is_provisioning) = (false, false);
+        (job.is_durable, job.is_provisioning, job.takes_kept) = (false, false, false);
         job.io = io;
         let id = self.jobs.insert(job);
         let goes_on = match op {

@@ -145,6 +145,10 @@ impl Core {
         let losses = self.commits.losses;
         let job = self.jobs.get_mut(id);
         job.losses = losses;
+        if job.io.flags.meta && !job.takes_kept && job.io.op == Op::Write {
+            self.note_metadata(id)?;
+        }
+        let job = self.jobs.get_mut(id);
         let ((first, last), volume) = (job.blocks(self.head.block_shift), job.volume);
         let (at, len, act) = (job.at, job.len, job.act);
         let row = self.row_of(volume);

@@ -19,6 +19,7 @@
 //! * `mapping` looks where blocks are, and sends reads and writes there by reference.
 //! * `provision` gives blocks to what has none, or shares one: the new block is whole before anything maps it (rule 12), and a write that may
 //!   not find room fails before it starts (rule 14).
+//! * `kept` keeps room for labels of what stands on volumes, so that a tree over a full pool can be opened, and its cuts deleted (rule 14).
 //! * `unmap` gives blocks back. Who reads a block has its range locked, so none is given up that is being read.
 //! * `commit` makes it durable: flushes and FUA end behind the commit that has their mappings (rule 11), whose data is flushed first
 //!   (rule 9, which the trees keep); what a commit has freed is discarded behind the next one, and given out behind that (rule 10).
@@ -36,6 +37,7 @@ mod drive;
 mod handle;
 mod head;
 mod jobs;
+mod kept;
 mod mapping;
 mod module;
 mod opening;
@@ -179,6 +181,10 @@ pub enum PoolCanary {
     LevelsOfAll,
     /// Behind a loss of data, what was mapped and not committed stays so.
     ReadsWhatWasLost,
+    /// What is written of metadata is written as anything else.
+    KeepsNothing,
+    /// A snapshot is made though what is kept is not there.
+    SharesWhatIsKept,
 }
 
 /// What is known of a volume.
@@ -206,6 +212,8 @@ struct Core {
     head: PoolHead,
     volumes: TreeRoot<VolumeRow>,
     names: TreeRoot<NameRow>,
+    /// So many free blocks are kept for metadata of what stands on volumes.
+    kept_blocks: u64,
     entries: BTreeMap<u64, Entry>,
     phase: Phase,
     slots: Slab<Slot>,

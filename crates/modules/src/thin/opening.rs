@@ -147,6 +147,7 @@ impl ThinPool {
             names: names_at(state.roots[1]),
             trees,
             head,
+            kept_blocks: 0,
             entries: BTreeMap::new(),
             phase: Phase::Volumes(0),
             slots: Slab::new(),
@@ -222,6 +223,9 @@ impl Core {
                     _ => Phase::Serving,
                 };
             }
+        }
+        if self.phase == Phase::Serving {
+            self.count_kept();
         }
         true
     }

@@ -118,6 +118,8 @@ pub enum PoolError {
     },
     /// There is not enough metadata left.
     NoRoom,
+    /// There are not enough blocks left for labels, which would have to be copied.
+    NoBlocks,
     /// There are as many volumes as there can be.
     TooMany,
     /// There were as many snapshots, clones and rollbacks as there can be.
@@ -157,6 +159,10 @@ impl fmt::Display for PoolError {
             ),
             PoolError::NoRoom => f.write_str(
                 "the pool has not enough metadata left: delete snapshots or volumes, or grow the metadata part",
+            ),
+            PoolError::NoBlocks => f.write_str(
+                "the pool has not enough data blocks left: what stands on the volume has labels there, and whoever opens it has to write these, for which room \
+                 is kept; delete snapshots or volumes, discard (fstrim), or grow the data part",
             ),
             PoolError::TooMany => f.write_str("the pool has as many volumes and snapshots as it can have: delete some"),
             PoolError::NoTime => f.write_str(
@@ -424,13 +430,20 @@ impl Core {
         }
         let Some(mut current) = self.ops.current.take() else { return false };
         // Nobody is held back for what a commit takes, if that can be known before.
-        let is_room = match current.op {
+        let mut is_room = match current.op {
             ref op if op.cuts().is_some() => self.trees.change().map(|_| ()),
             _ => Ok(()),
         };
-        let has_to_wait = matches!(is_room, Err(TreeStop::Wait | TreeStop::Commit));
         // Nor for what will be refused.
         let mut allowed = self.check_op().and_then(|()| self.check_cut(&current.op));
+        if allowed.is_ok() && is_room.is_ok() && current.op.cuts().is_some() {
+            match self.check_kept(&current.op) {
+                Ok(()) => {}
+                Err(OpStop::Tree(stop)) => is_room = Err(stop),
+                Err(OpStop::Refused(error)) => allowed = Err(error),
+            }
+        }
+        let has_to_wait = matches!(is_room, Err(TreeStop::Wait | TreeStop::Commit));
         self.ops.drains = false;
         if !has_to_wait && allowed.is_ok() && !self.is_drained(&mut current) {
             current.since = current.since.min(self.now);

@@ -2,7 +2,7 @@
 //! anything maps it (rule 12); and blocks are there before anything is written (rule 14).
 
 use thinwire_buffer::SegList;
-use thinwire_volume::{Io, Op};
+use thinwire_volume::{Io, IoFlags, Op};
 
 use super::drive::{ALONE, AROUND};
 use super::jobs::{Act, Stage};
@@ -71,7 +71,7 @@ impl Core {
             if self.jobs.get_mut(id).targets[at].block.is_some() {
                 continue;
             }
-            match self.trees.reserve_block() {
+            match self.take_block(id) {
                 Ok(block) => self.jobs.get_mut(id).targets[at].block = Some(block),
                 Err(TreeStop::NoBlocks) if self.settle_where_it_is(id, at)? => {}
                 Err(stop) => return Err(stop),
@@ -150,6 +150,7 @@ impl Core {
         let is_write = job.io.op == Op::Write;
         let targets = std::mem::take(&mut job.targets);
         let payload = std::mem::take(&mut job.io.data);
+        let flags = IoFlags { meta: job.io.flags.meta, ..IoFlags::default() };
         let mut around = std::mem::take(&mut job.around);
         let is_half = self.canary == PoolCanary::HalfANewBlock;
         // What is put together, where it goes, and where its first byte is in the volume.
@@ -164,8 +165,8 @@ impl Core {
             let len = before + (upto - from) + behind;
             let so_far = data.bytes() as u64;
             if so_far > 0 && (to + so_far != place || so_far + len > longest) {
-                let io =
-                    Io { data: std::mem::take(&mut data), ..Io::new(0, Op::Write, to, so_far) };
+                let data = std::mem::take(&mut data);
+                let io = Io { data, flags, ..Io::new(0, Op::Write, to, so_far) };
                 self.send(id, ALONE, offset, io);
             }
             if data.is_empty() {
@@ -186,7 +187,7 @@ impl Core {
             surround(behind, 1, &mut data);
         }
         let len = data.bytes() as u64;
-        let io = Io { data, ..Io::new(0, Op::Write, to, len) };
+        let io = Io { data, flags, ..Io::new(0, Op::Write, to, len) };
         self.send(id, ALONE, offset, io);
         self.jobs.get_mut(id).targets = targets;
         if self.canary == PoolCanary::MapsBeforeData && !self.commits.is_stopped() {

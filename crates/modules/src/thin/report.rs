@@ -40,7 +40,7 @@ pub struct PoolReport {
     pub block_bytes: u64,
     /// Bytes of data blocks in use: what is being given back counts until it can be used again.
     pub data_used_bytes: u64,
-    /// Bytes of all of them.
+    /// Bytes of all of them, but for those that are kept for labels of what stands on volumes.
     pub data_bytes: u64,
     /// Bytes of metadata in use: at most all.
     pub metadata_used_bytes: u64,
@@ -105,7 +105,8 @@ impl Core {
             let used = total.saturating_sub(free);
             (used.min(total - reserved), total - reserved)
         };
-        [of(blocks_total, blocks, 0), of(nodes_total, nodes, reserved)]
+        let kept = self.kept_blocks.min(blocks_total);
+        [of(blocks_total, blocks, kept), of(nodes_total, nodes, reserved)]
     }
 
     /// Tells of levels that were reached since the last look.

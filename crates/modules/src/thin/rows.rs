@@ -7,6 +7,8 @@ use crate::meta::tree::{TreeRoot, TreeValue};
 pub const VOLUME_NAME_BYTES_MAX: usize = 63;
 /// Data blocks of a pool are fewer than this: their numbers have 36 bits in a mapping.
 pub(super) const BLOCKS_MAX: u64 = 1 << 36;
+/// For so many blocks of a volume that have metadata of what stands on it room is kept, at most.
+pub(super) const KEPT_MAX: u8 = 64;
 /// Times are below this: 28 bits of a mapping.
 pub(super) const TIME_MAX: u64 = 1 << 28;
 
@@ -63,6 +65,8 @@ pub(super) struct VolumeRow {
     pub shared_before: u64,
     pub is_read_only: bool,
     pub cut: RowCut,
+    /// So many of its blocks have metadata of what stands on it: room for as many is kept while it can be written.
+    pub kept: u8,
     /// In seconds since 1970, for people; 0 if that is not known.
     pub created_at: u64,
 }
@@ -91,6 +95,7 @@ impl TreeValue for VolumeRow {
             RowCut::Undecided => OF_CUT | UNDECIDED,
             RowCut::Kept => OF_CUT,
         };
+        out[53] = self.kept;
         out[56..64].copy_from_slice(&self.created_at.to_le_bytes());
     }
 
@@ -103,7 +108,8 @@ impl TreeValue for VolumeRow {
             of if of == READ_ONLY | OF_CUT | UNDECIDED => RowCut::Undecided,
             _ => return None,
         };
-        let is_right = bytes[53..56] == [0; 3]
+        let is_right = bytes[54..56] == [0; 2]
+            && bytes[53] <= KEPT_MAX
             && shared_before < TIME_MAX
             && number(16) > 0
             && number(16).is_multiple_of(512);
@@ -116,6 +122,7 @@ impl TreeValue for VolumeRow {
             shared_before,
             is_read_only: bytes[52] & READ_ONLY != 0,
             cut,
+            kept: bytes[53],
             created_at: number(56),
         })
     }

@@ -278,7 +278,7 @@ fn message(lies: &mut Lies, choices: &mut Choices<'_>, out: &mut Vec<u8>) -> usi
             Request {
                 slot,
                 op: if choices.flag() { OpCode::Read as u8 } else { choices.byte() % 9 },
-                op_flags: if choices.below(4) == 0 { choices.byte() & 7 } else { 0 },
+                op_flags: if choices.below(4) == 0 { choices.byte() & 15 } else { 0 },
                 sequence,
                 attachment,
                 generation,

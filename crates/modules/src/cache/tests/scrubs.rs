@@ -9,6 +9,7 @@ const VERIFIED: IoFlags = IoFlags {
     for_patch: false,
     verified: true,
     uncached: false,
+    meta: false,
 };
 const UNCACHED: IoFlags = IoFlags { uncached: true, ..VERIFIED };
 

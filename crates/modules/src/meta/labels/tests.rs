@@ -54,7 +54,7 @@ impl Stage {
             None => assert_eq!(io.op, Op::Flush),
             Some(copy) => {
                 assert_eq!((io.op, io.offset, io.len), (Op::Write, LABEL_OFFSETS[copy], 4096));
-                assert!(io.flags.fua);
+                assert!(io.flags.fua && io.flags.meta, "durably, and where room is kept for it");
             }
         }
         assert_eq!(self.labels.turn(&mut self.part), None, "nothing has completed");

@@ -54,6 +54,8 @@ pub(super) struct Before {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Taking,
+    /// Likewise, of what room is kept for ([`Trees::keep_nodes`]).
+    TakingKept,
     GivingBack,
     /// Likewise, by whoever nobody waits for.
     Background,
@@ -116,7 +118,8 @@ impl Trees {
 
     /// So many nodes are kept for commits and for what gives back: of the others changes take.
     pub fn reserved(&self) -> u64 {
-        self.nodes_kept([self.counts_of_change(); 2]).min(self.nodes.state.total)
+        let kept = self.nodes_kept([self.counts_of_change(); 2]) + self.kept_nodes;
+        kept.min(self.nodes.state.total)
     }
 
     /// So many counts one change of a user's changes: what leaves refer to that are copied, or given back.
@@ -163,7 +166,10 @@ impl Trees {
             Purpose::GivingBack | Purpose::Background => {
                 self.nodes_to_settle(self.counts_with(0)) + CHANGE_NODES
             }
-            Purpose::Taking => self.nodes_kept(self.counts_with(self.counts_of_change())),
+            Purpose::Taking => {
+                self.nodes_kept(self.counts_with(self.counts_of_change())) + self.kept_nodes
+            }
+            Purpose::TakingKept => self.nodes_kept(self.counts_with(self.counts_of_change())),
         };
         if self.nodes.free() < kept {
             let comes = self.nodes.gives_back || !self.nodes.held.is_empty();

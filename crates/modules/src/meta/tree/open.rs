@@ -40,6 +40,7 @@ impl Trees {
             committed: state,
             generation: state.generation + 1,
             nodes_total: state.nodes.total,
+            kept_nodes: 0,
             nodes: Space::new(state.nodes),
             blocks: Space::new(state.blocks),
             doomed: state.doomed,

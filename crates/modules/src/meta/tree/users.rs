@@ -158,6 +158,18 @@ impl Trees {
         blocks.append(&mut self.given_back);
     }
 
+    /// So many nodes are kept from now on, beside those for commits and for what gives back: changes that take some leave them to
+    /// [`Trees::reserve_block_of_kept`], and what the caller does with the block.
+    pub fn keep_nodes(&mut self, nodes: u64) {
+        self.kept_nodes = nodes;
+    }
+
+    /// Blocks are given back that cannot be given out before the next commits.
+    pub fn has_blocks_to_come(&self) -> bool {
+        let Space { gives_back, freed, kept, .. } = &self.blocks;
+        *gives_back || !freed.is_empty() || !kept.is_empty()
+    }
+
     /// A block that is given to nobody else, until a change [takes it](TreeChange::take_reserved), or [`Trees::give_out`] makes it
     /// free again. So its data can be written before anything refers to it, whatever is committed meanwhile; nothing is left of
     /// that after a crash.
@@ -165,7 +177,19 @@ impl Trees {
     /// # Errors
     /// As [`TreeChange::take_block`].
     pub fn reserve_block(&mut self) -> Result<u64, TreeStop> {
-        self.check_room(Purpose::Taking)?;
+        self.reserve_block_for(Purpose::Taking)
+    }
+
+    /// The same, with [what is kept](Trees::keep_nodes).
+    ///
+    /// # Errors
+    /// As [`Trees::reserve_block`].
+    pub fn reserve_block_of_kept(&mut self) -> Result<u64, TreeStop> {
+        self.reserve_block_for(Purpose::TakingKept)
+    }
+
+    fn reserve_block_for(&mut self, purpose: Purpose) -> Result<u64, TreeStop> {
+        self.check_room(purpose)?;
         self.begin_change();
         let taken = TreeChange { trees: self }.take_block();
         let block = taken?;

@@ -36,6 +36,7 @@ fn check_size(bytes: u64) -> Result<(), PoolError> {
 impl Core {
     /// Makes the change of an operation, which the next commit has.
     pub(super) fn apply(&mut self, op: &PoolOp) -> Result<PoolDone, OpStop> {
+        self.check_kept(op)?;
         match op {
             PoolOp::Create { name, bytes, incarnation, at } => {
                 check_size(*bytes)?;
@@ -48,6 +49,7 @@ impl Core {
                     shared_before: 0,
                     is_read_only: false,
                     cut: RowCut::No,
+                    kept: 0,
                     created_at: *at,
                 };
                 self.add(row, None, &New::plain(name, *incarnation, *at))
@@ -200,7 +202,8 @@ impl Core {
         let mut change = self.trees.change()?;
         change.delete(row.blocks())?;
         let root = change.share(from.blocks())?.at;
-        let row = VolumeRow { root, mapped: from.mapped, incarnation, shared_before: time, ..row };
+        let (mapped, kept) = (from.mapped, row.kept.max(from.kept));
+        let row = VolumeRow { root, mapped, incarnation, shared_before: time, kept, ..row };
         let (volumes, _) = change.insert(self.volumes, volume, &row)?;
         change.apply()?;
         self.volumes = volumes;
@@ -245,6 +248,7 @@ impl Core {
         change.apply()?;
         (self.volumes, self.names) = (volumes, names);
         self.entries.remove(&volume);
+        self.count_kept();
         of.into_iter().for_each(|(of, row)| self.set_row(of, row));
         self.ops.reap();
         Ok(PoolDone::Done)

@@ -23,7 +23,7 @@ pub(super) struct AskedCut {
 fn kind_of(error: &PoolError) -> ErrorKind {
     match error {
         PoolError::ReadOnly => ErrorKind::ReadOnly,
-        PoolError::NoRoom | PoolError::TooMany => ErrorKind::NoSpace,
+        PoolError::NoRoom | PoolError::NoBlocks | PoolError::TooMany => ErrorKind::NoSpace,
         PoolError::NameTaken { .. }
         | PoolError::BadName { .. }
         | PoolError::IsOpen { .. }

@@ -15,6 +15,7 @@ const FUA: IoFlags = IoFlags {
     for_patch: false,
     verified: false,
     uncached: false,
+    meta: false,
 };
 
 /// What is there when the pool is opened again, without a crash.

@@ -31,6 +31,7 @@ fn row() -> VolumeRow {
         shared_before: 0x0abc_def0,
         is_read_only: true,
         cut: RowCut::No,
+        kept: 0,
         created_at: 1_700_000_000,
     }
 }
@@ -44,6 +45,7 @@ fn images() -> Vec<(&'static str, Vec<u8>)> {
         ("head", head.encode().to_vec()),
         ("volume", bytes_of(row())),
         ("volume-of-cut", bytes_of(VolumeRow { cut: RowCut::Undecided, ..row() })),
+        ("volume-with-labels", bytes_of(VolumeRow { kept: 3, ..row() })),
         ("name", bytes_of(NameRow::new("mails, März"))),
         ("mapping", bytes_of(Mapping { block: 0x1_2345_6789, time: 0x0bcd_ef01 })),
     ]
@@ -121,6 +123,8 @@ fn fields_are_where_the_document_says() {
     let wants =
         [row.bytes, row.mapped, row.incarnation, row.origin, row.shared_before, 1, row.created_at];
     assert_eq!(says, wants);
+    let (_, labelled) = &images()[4];
+    assert_eq!(number(labelled, &fields, "kept"), 3);
     assert_eq!(fields.last().map(|(at, width, _)| at + width), Some(VolumeRow::BYTES));
 }
 
@@ -137,7 +141,7 @@ fn what_cannot_be_is_refused() {
     }
     assert!(PoolHead::decode(&right.encode()[1..]).is_err());
     let row = bytes_of(row());
-    for (at, byte) in [(16, 1), (51, 0x10), (52, 2), (53, 1)] {
+    for (at, byte) in [(16, 1), (51, 0x10), (52, 2), (53, 65), (54, 1)] {
         let mut wrong = row.clone();
         wrong[at] = byte;
         assert_eq!(VolumeRow::take(&wrong), None, "byte {at}");

@@ -9,7 +9,7 @@ use super::world::*;
 const SIZE: u64 = 12 * BLOCK;
 const SECTORS: u64 = SIZE / 512;
 
-fn tight(seed: u64) -> Setup {
+pub fn tight(seed: u64) -> Setup {
     Setup {
         seed,
         metadata: METADATA,

@@ -18,6 +18,7 @@ const NONE: IoFlags = IoFlags {
     for_patch: false,
     verified: false,
     uncached: false,
+    meta: false,
 };
 const FUA: IoFlags = IoFlags { fua: true, ..NONE };
 const NO_HOLE: IoFlags = IoFlags { no_hole: true, ..NONE };

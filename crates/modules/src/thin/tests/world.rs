@@ -74,6 +74,8 @@ pub struct World {
     tokens: u64,
     /// What has failed, by kind.
     pub failed: BTreeMap<ErrorKind, u64>,
+    /// Durable writes of metadata that had no room.
+    pub unkept: u64,
     pub done: u64,
     pub reads: u64,
     /// What open volumes have told.
@@ -135,6 +137,7 @@ impl World {
             asked: BTreeMap::new(),
             tokens: 0,
             failed: BTreeMap::new(),
+            unkept: 0,
             done: 0,
             reads: 0,
             heard: Vec::new(),
@@ -361,6 +364,7 @@ impl World {
             Op::Write | Op::WriteZeroes | Op::Discard => {
                 let is_full =
                     matches!(completion.result, Err(error) if error.kind == ErrorKind::NoSpace);
+                self.unkept += u64::from(is_full && asked.flags.meta && asked.flags.fua);
                 match is_full && asked.op == Op::Write {
                     // It fails before it starts.
                     true => life.forget(what),
