@@ -6,7 +6,7 @@ import time
 
 import load
 from harness import check, run, until
-from node import Attachment, Target, image, thinwire, uri
+from node import Attachment, Target, below, image, thinwire, uri
 from registry import test
 from test_mirrors import LEG_MIB, describe, standings
 from test_works import Works
@@ -166,3 +166,47 @@ def a_leg_that_is_removed_while_it_is_away_is_left_alone(lab):
     check(legs.generation(1) == before, f"it was granted to somebody: {legs.generation(1)}, not {before}")
     check("is not taken back" not in disk.log(), disk.log())
     disk.detach()
+
+
+@test(seconds=120)
+def who_was_fenced_takes_no_leg_back(lab):
+    """Rule 18: a leg is away, the other is taken over by another writer, and the first one is fenced. The leg that is back is the new writer's: the first one, which goes on
+    running, does not attach it any more."""
+    legs = Legs(lab)
+    volume = legs.made(describe(lab, legs.uris))
+    first = Attachment(lab, volume, name="first", run="first", timeout=40)
+    legs.targets[1].kill()
+    load.verified(lab, first.nbd, mib=8)
+    until("its leg is dropped", 30, lambda: stand(first)[1] == "behind")
+    second = Attachment(lab, volume, name="second", run="second", timeout=40, extra=("--take-over",))
+    until("the first is fenced", 20, lambda: "fenced" in str(first.status()).lower())
+    legs.targets[1].start()
+    until("the new writer has all legs", 60, lambda: stand(second) == ["in sync"] * 2)
+    load.verified(lab, second.nbd, mib=8)
+    second.detach(timeout=40)
+
+
+@test(seconds=120)
+def a_leg_of_a_gateway_over_udp(lab):
+    """A gateway, which has given up its rights, over a mirror of a file and an export that is named by an address alone: its leg comes back by itself, though no way to an
+    address can be looked for any more."""
+    run_dir = ("--run-dir", lab.path("run"))
+    leaf = Target(lab, f"a={image(lab, 'a.img', LEG_MIB)}", name="node-a", over="udp", extra=("--run-dir", lab.path("run-a"), "--state-dir", lab.path("state-a")))
+    volume = describe(lab, [image(lab, "b.img", LEG_MIB), below(lab, "a", over="udp")])
+    thinwire(lab, "volume", "create", volume, *run_dir, timeout=60)
+    gateway = Target(lab, f"home={volume}", name="gateway", over="raw", side="initiator", extra=("--state-dir", lab.path("state"), *run_dir))
+    disk = Attachment(lab, uri(lab, "home", over="raw", node="gateway"), name="home", side="target", timeout=40, run="other")
+
+    def standing():
+        shown = json.loads(thinwire(lab, "volume", "status", volume, "--json", *run_dir).stdout)["nodes"]
+        return [node["standing"] for node in shown if node["leg"] is not None]
+
+    until("both legs are in sync", 30, lambda: standing() == ["in sync"] * 2)
+    leaf.kill()
+    load.verified(lab, disk.nbd, mib=8)
+    until("its leg is dropped", 60, lambda: standing()[1] == "behind")
+    leaf.start()
+    until("it is back", 60, lambda: standing() == ["in sync"] * 2)
+    check("Operation not permitted" not in gateway.process.stderr, gateway.process.stderr)
+    disk.detach()
+    gateway.stop()

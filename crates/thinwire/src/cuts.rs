@@ -27,7 +27,10 @@ pub struct OpenCuts(RefCell<Vec<(PoolName, Cutter)>>);
 impl OpenCuts {
     /// One was opened.
     pub fn add(&self, name: PoolName, cuts: Cutter) {
-        self.0.borrow_mut().push((name, cuts));
+        let mut open = self.0.borrow_mut();
+        // Those of legs that have come and gone.
+        open.retain(|(_, cuts)| !cuts.is_closed());
+        open.push((name, cuts));
     }
 
     /// All that are open.

@@ -222,7 +222,10 @@ pub struct OpenWholes(RefCell<Vec<(NodeName, WholeDesk)>>);
 impl OpenWholes {
     /// One was opened.
     pub fn add(&self, name: NodeName, desk: WholeDesk) {
-        self.0.borrow_mut().push((name, desk));
+        let mut open = self.0.borrow_mut();
+        // Those of legs that have come and gone.
+        open.retain(|(_, desk)| !desk.is_over());
+        open.push((name, desk));
     }
 
     /// All that are open.

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use thinwire_buffer::Pool;
+use thinwire_initiator::TargetName;
 use thinwire_link::LinkSpec;
 use thinwire_runtime::shard::{Shard, SharedShard};
 use thinwire_runtime::steering::Lanes;
@@ -18,6 +19,7 @@ use crate::growth::OpenWholes;
 use crate::links::{open_foreign_link, open_initiator_links};
 use crate::open::{VolumeOptions, Wait};
 use crate::opened::Pools;
+use crate::uri::NodeAddress;
 
 /// Memory that a host's pool keeps for reuse, in bytes: retained sets, what is outstanding, and
 /// received frames.
@@ -39,7 +41,12 @@ struct HostLinks {
     lanes: Lanes,
     /// The links that attachments may use, and their numbers.
     open: Vec<(LinkSpec, usize)>,
+    /// Where targets were found that an address says of, and these links: once for each that was ever attached to.
+    found: Vec<((NodeAddress, Vec<LinkSpec>), Whereabouts)>,
 }
+
+/// Where a target is, and over which links.
+pub type Whereabouts = (TargetName, Vec<LinkSpec>);
 
 impl Host {
     /// A shard on which nothing is open.
@@ -51,7 +58,7 @@ impl Host {
 
     /// A shard that has links already; those in `open`, with their numbers, let frames of `lanes` in.
     pub fn on(shard: SharedShard, lanes: Lanes, open: Vec<(LinkSpec, usize)>) -> Self {
-        let links = Rc::new(RefCell::new(HostLinks { lanes, open }));
+        let links = Rc::new(RefCell::new(HostLinks { lanes, open, found: Vec::new() }));
         Host { shard, links, pools: Rc::default(), cuts: Rc::default(), wholes: Rc::default() }
     }
 
@@ -90,9 +97,22 @@ impl Host {
         self.links.borrow_mut().lanes.give()
     }
 
+    /// Where the target of that address was when it was looked for last.
+    pub fn found(&self, node: &NodeAddress, links: &[LinkSpec]) -> Option<Whereabouts> {
+        let is_it = |of: &(NodeAddress, Vec<LinkSpec>)| of.0 == *node && of.1 == links;
+        self.links.borrow().found.iter().find(|(of, _)| is_it(of)).map(|(_, at)| at.clone())
+    }
+
+    /// It was found there.
+    pub fn note_found(&self, (node, links): (&NodeAddress, &[LinkSpec]), at: &Whereabouts) {
+        let found = &mut self.links.borrow_mut().found;
+        found.retain(|((other, over), _)| other != node || over != links);
+        found.push(((node.clone(), links.to_vec()), at.clone()));
+    }
+
     /// The numbers of these links. Those that are not open are opened, as `options` say.
     pub fn links(&self, specs: &[LinkSpec], options: &VolumeOptions) -> Outcome<Vec<usize>> {
-        let HostLinks { lanes, open } = &mut *self.links.borrow_mut();
+        let HostLinks { lanes, open, .. } = &mut *self.links.borrow_mut();
         let number = |open: &[(LinkSpec, usize)], spec: &LinkSpec| {
             open.iter().find(|(other, _)| other == spec).map(|&(_, number)| number)
         };

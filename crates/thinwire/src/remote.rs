@@ -22,7 +22,7 @@ use self::members::{JOIN_PATIENCE, Members};
 use crate::control::LeafStatus;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::health;
-use crate::host::{Host, link_failed};
+use crate::host::{Host, Whereabouts, link_failed};
 use crate::identity::{self, InitiatorId};
 use crate::keys::{KeyFile, Security};
 use crate::links::{frame_bytes, open_initiator_links, udp_toward};
@@ -64,7 +64,7 @@ pub struct RemoteLeaf {
 }
 
 /// Where the target is, and over which links.
-fn resolve(spec: &RemoteSpec) -> Outcome<(TargetName, Vec<LinkSpec>)> {
+fn resolve(spec: &RemoteSpec) -> Outcome<Whereabouts> {
     let mut links = spec.links.clone();
     let target = match &spec.node {
         NodeAddress::Name(name) => TargetName::Node(name.clone()),
@@ -144,7 +144,26 @@ pub(crate) fn host_name() -> &'static str {
 impl RemoteLeaf {
     /// Begins to attach an export.
     pub fn begin(host: &Host, spec: &RemoteSpec, options: &VolumeOptions) -> Outcome<Self> {
-        let (target, specs) = resolve(spec)?;
+        let at = resolve(spec)?;
+        host.note_found((&spec.node, &spec.links), &at);
+        RemoteLeaf::begin_at(host, spec, options, at)
+    }
+
+    /// The same of one that was begun here before, between turns: its target is where it was, since to look up a name takes as long as
+    /// that takes, and a process that has given up its rights can find no way any more.
+    pub fn begin_again(host: &Host, spec: &RemoteSpec, options: &VolumeOptions) -> Outcome<Self> {
+        match host.found(&spec.node, &spec.links) {
+            Some(at) => RemoteLeaf::begin_at(host, spec, options, at),
+            None => RemoteLeaf::begin(host, spec, options),
+        }
+    }
+
+    fn begin_at(
+        host: &Host,
+        spec: &RemoteSpec,
+        options: &VolumeOptions,
+        (target, specs): Whereabouts,
+    ) -> Outcome<Self> {
         let links = host.links(&specs, options)?;
         let id = {
             let what = format!("{}/{}", spec.node, spec.export);

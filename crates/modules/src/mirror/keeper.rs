@@ -62,6 +62,9 @@ pub trait LegKeeper {
         None
     }
 
+    /// The mirror has stopped (rule 18): it takes nothing any more, and what was about to come is let go of, without a write. Told once.
+    fn stop(&mut self) {}
+
     /// Why this leg, which the mirror goes without, is not back.
     fn absence(&self, leg: usize) -> LegAbsence {
         let _ = leg;

@@ -560,6 +560,9 @@ impl Volume for Mirror {
             next = next.min(leg.volume.turn(now));
         }
         if self.stopped.is_some() || self.is_closed() {
+            if let Some(mut keeper) = self.config.keeper.take_if(|_| self.stopped.is_some()) {
+                keeper.stop();
+            }
             return next;
         }
         next = next.min(self.time_answers()).min(self.step_keeper());

@@ -60,6 +60,8 @@ pub(super) struct Passage {
     pub taken: Vec<(usize, Result<(), MirrorError>)>,
     /// Any may still come.
     pub is_awaited: bool,
+    /// The mirror has stopped, and takes none any more.
+    pub has_stopped: bool,
     /// By who brings it: when it is tried again, and why it is not back.
     pub absences: Vec<(usize, Option<Instant>, String)>,
 }
@@ -285,6 +287,14 @@ impl LegKeeper for LegReturn {
         let passage = &mut *self.0.borrow_mut();
         passage.stand = Some(legs);
         passage.was_in_sync |= legs.in_sync;
+    }
+
+    fn stop(&mut self) {
+        let passage = &mut *self.0.borrow_mut();
+        passage.has_stopped = true;
+        passage.is_awaited = false;
+        // With its port goes what was outstanding.
+        passage.back.clear();
     }
 
     fn take_failed(&mut self) -> Option<usize> {

@@ -79,6 +79,8 @@ struct Comer {
     /// The mirror has taken it back, and it has not been in sync since.
     is_on_trial: bool,
     backoff: Backoff,
+    /// Until it is attached for the first time: it is taken over, as the rest was when the volume was opened.
+    takes_over: bool,
     /// Its target has been told of no end of what was attached before.
     is_unheard: bool,
     /// What the user has been told last of why it is not back.
@@ -102,6 +104,8 @@ pub(super) struct Returned {
 pub(super) struct Returning {
     host: Host,
     options: VolumeOptions,
+    /// The volume was taken over from its writer, for which its absent leaves have not heard of that.
+    takes_over: bool,
     /// Where it is written down what is granted.
     grants: Option<Notes>,
     /// How disks of this machine are opened.
@@ -120,11 +124,12 @@ impl Returning {
         grants: Option<Notes>,
     ) -> Self {
         let (mut options, mut disk_options) = (options.clone(), disk_options.clone());
-        // It waits for whoever writes there by now, and fences nobody; nor does it keep others waiting.
-        (options.patience, options.take_over) = (None, false);
+        // Who writes there by now is told of, and not fenced; nor does it keep others waiting.
+        let takes_over = std::mem::take(&mut options.take_over);
+        options.patience = Some(RETRY_AFTER);
         disk_options.wait_lock = Duration::ZERO;
         let (host, comers, passages) = (host.clone(), Vec::new(), Vec::new());
-        Returning { host, options, grants, disk_options, comers, passages }
+        Returning { host, options, takes_over, grants, disk_options, comers, passages }
     }
 
     /// Nothing comes back.
@@ -169,8 +174,9 @@ impl Returning {
             };
             let (passage, told, is_unheard) = (passage.clone(), String::new(), false);
             let (backoff, is_on_trial) = (Backoff::default(), false);
+            let takes_over = self.takes_over && matches!(way, Way::Waiting(_));
             #[rustfmt::skip]
-            let comer = Comer { chain, leaf, passage, way, is_on_trial, backoff, is_unheard, told };
+            let comer = Comer { chain, leaf, passage, way, is_on_trial, backoff, takes_over, is_unheard, told };
             self.comers.push(comer);
         }
         self.passages.push(passage.clone());
@@ -206,6 +212,12 @@ impl Returning {
         let mut tended = Returned::default();
         for number in 0..self.comers.len() {
             let passage = self.comers[number].passage.clone();
+            if passage.borrow().has_stopped {
+                self.hear(number, leaves);
+                self.keep_away(number, leaves);
+                while self.step(number, leaves, &mut tended) {}
+                continue;
+            }
             // It takes none back before that.
             if passage.borrow().stand.is_none() {
                 continue;
@@ -223,6 +235,18 @@ impl Returning {
         tended
     }
 
+    /// The mirror has stopped: nothing is written to what was about to come, and others may have it (rule 18).
+    fn keep_away(&mut self, number: usize, leaves: &mut [Leaf]) {
+        let comer = &mut self.comers[number];
+        let is_coming =
+            matches!(comer.way, Way::Waiting(_) | Way::Attaching | Way::Climbing(_) | Way::Brought);
+        if is_coming {
+            comer.let_go(leaves, None);
+        } else if let Way::Ending(then @ Some(_)) = &mut comer.way {
+            *then = None;
+        }
+    }
+
     /// What the mirror has done with it.
     fn hear(&mut self, number: usize, leaves: &mut [Leaf]) {
         let comer = &mut self.comers[number];
@@ -233,6 +257,32 @@ impl Returning {
             if let Leaf::Remote(leaf) = &mut leaves[comer.leaf] {
                 leaf.begin_close(leaf.is_away());
                 comer.way = Way::Ending(Some(Instant::now()));
+            }
+        }
+        // Before what may have become of it since.
+        if let Some(at) = passage.taken.iter().position(|(taken, _)| *taken == number) {
+            let (_, result) = passage.taken.swap_remove(at);
+            match result {
+                Ok(()) => {
+                    tracing::info!("{}: is back, and gets what it lacks", comer.chain.leaf);
+                    (comer.way, comer.told, comer.is_on_trial) = (Way::Used, String::new(), true);
+                    if let Leaf::Local(leaf) = &leaves[comer.leaf] {
+                        comer.is_on_trial = false;
+                        passage.stays(number);
+                        if self.grants.is_some() {
+                            leaf.keep_grant();
+                        }
+                    }
+                }
+                Err(error) => {
+                    let (why, may_change) = misfit(passage, number, &error);
+                    let then = may_change.then(|| Instant::now() + comer.backoff.next());
+                    comer.tell(&why);
+                    if let Leaf::Remote(leaf) = &mut leaves[comer.leaf] {
+                        leaf.begin_close(false);
+                    }
+                    comer.way = Way::Ending(then);
+                }
             }
         }
         if comer.is_on_trial && passage.take_in_sync(number) {
@@ -272,40 +322,14 @@ impl Returning {
             }
             comer.way = Way::Ending(None);
         }
-        if let Some(at) = passage.taken.iter().position(|(taken, _)| *taken == number) {
-            let (_, result) = passage.taken.swap_remove(at);
-            match result {
-                Ok(()) => {
-                    tracing::info!("{}: is back, and gets what it lacks", comer.chain.leaf);
-                    (comer.way, comer.told, comer.is_on_trial) = (Way::Used, String::new(), true);
-                    if let Leaf::Local(leaf) = &leaves[comer.leaf] {
-                        comer.is_on_trial = false;
-                        passage.stays(number);
-                        if self.grants.is_some() {
-                            leaf.keep_grant();
-                        }
-                    }
-                }
-                Err(error) => {
-                    let (why, may_change) = misfit(passage, number, &error);
-                    let then = may_change.then(|| Instant::now() + comer.backoff.next());
-                    comer.tell(&why);
-                    if let Leaf::Remote(leaf) = &mut leaves[comer.leaf] {
-                        leaf.begin_close(false);
-                    }
-                    comer.way = Way::Ending(then);
-                }
-            }
-        }
         // Removed, or failed, while it was away.
         let is_coming = matches!(comer.way, Way::Waiting(_) | Way::Attaching | Way::Climbing(_));
         if passage.is_out(number) && (is_coming || matches!(comer.way, Way::Ending(Some(_)))) {
-            if let (true, Leaf::Remote(leaf)) = (is_coming, &mut leaves[comer.leaf]) {
-                let is_granted = leaf.is_granted();
-                leaf.begin_close(!is_granted);
-            }
             comer.told = String::new();
-            comer.way = Way::Ending(None);
+            match is_coming {
+                true => comer.let_go(leaves, None),
+                false => comer.way = Way::Ending(None),
+            }
         }
     }
 
@@ -334,9 +358,10 @@ impl Returning {
             Way::Waiting(until) if Instant::now() < *until => false,
             Way::Waiting(_) => {
                 let read_only = comer.chain.only_reads();
-                let options = VolumeOptions { read_only, ..self.options.clone() };
+                let take_over = comer.takes_over;
+                let options = VolumeOptions { read_only, take_over, ..self.options.clone() };
                 let Some(remote) = comer.chain.remote() else { unreachable!("it waits for it") };
-                match RemoteLeaf::begin(&self.host, remote, &options) {
+                match RemoteLeaf::begin_again(&self.host, remote, &options) {
                     Ok(leaf) => {
                         *place = Leaf::Remote(Box::new(leaf));
                         comer.way = Way::Attaching;
@@ -379,7 +404,7 @@ impl Returning {
     ) -> Result<(), ClimbError> {
         let comer = &mut self.comers[number];
         let Leaf::Remote(leaf) = &leaves[comer.leaf] else { unreachable!("it is attached") };
-        comer.is_unheard = false;
+        (comer.is_unheard, comer.takes_over) = (false, false);
         if let (Some(place), (identity, generation @ 1..)) = (&self.grants, leaf.granted()) {
             // Who opens all of this next finds that nobody else has been granted it.
             let _ = place.granted(&identity.identity, &comer.chain.leaf.to_string(), generation);
@@ -440,12 +465,7 @@ impl Returning {
     ) -> bool {
         let comer = &mut self.comers[number];
         comer.tell(why);
-        if let Leaf::Remote(leaf) = &mut leaves[comer.leaf] {
-            let is_granted = leaf.is_granted();
-            leaf.begin_close(!is_granted);
-        }
-        // What was being made of it goes with that.
-        comer.way = Way::Ending(wait.map(|wait| Instant::now() + wait));
+        comer.let_go(leaves, wait.map(|wait| Instant::now() + wait));
         true
     }
 
@@ -457,6 +477,18 @@ impl Returning {
 }
 
 impl Comer {
+    /// What is being attached, or made of what was, is let go of: at once where its target could not confirm that, so that nobody waits for
+    /// it, be it the end of the volume.
+    fn let_go(&mut self, leaves: &mut [Leaf], then: Option<Instant>) {
+        if let Leaf::Remote(leaf) = &mut leaves[self.leaf] {
+            let is_heard = leaf.is_granted() && !leaf.is_away();
+            self.is_unheard |= leaf.is_granted() && !is_heard;
+            leaf.begin_close(!is_heard);
+        }
+        // What was being made of it goes with that.
+        self.way = Way::Ending(then);
+    }
+
     /// Why it is not back: once, until it is something else.
     fn tell(&mut self, why: &str) {
         if self.told != why {
@@ -501,8 +533,8 @@ fn other_content(passage: &mut Passage, number: usize, what: &str) -> String {
     match passage.leg_of(number) {
         Some(leg) => {
             let why = format!(
-                "leg {leg} of mirror {mirror} has other content than it had: what is there {what}. It is not used, nor written over: put back what \
-                 was there and open the mirror with that, or have another volume, or this one, in its place by `thinwire volume replace {name} {leg}`"
+                "leg {leg} of mirror {mirror} has other content than it had: what is there {what}. It is not used, nor written over, and stays failed whatever \
+                 is there later: have another volume, or this one, in its place by `thinwire volume replace {name} {leg}`"
             );
             passage.failed.push(leg);
             why

@@ -86,6 +86,8 @@ struct Kept {
     failed: Option<usize>,
     /// How the legs stood last, each time that was another.
     seen: Vec<LegsInUse>,
+    /// How often it was told that the mirror has stopped.
+    stopped: usize,
 }
 
 /// Keeps the second of these.
@@ -124,6 +126,10 @@ impl LegKeeper for Keeper {
         if seen.last() != Some(&legs) {
             seen.push(legs);
         }
+    }
+
+    fn stop(&mut self) {
+        self.kept.borrow_mut().stopped += 1;
     }
 
     fn take_failed(&mut self) -> Option<usize> {
@@ -170,6 +176,31 @@ fn a_leg_that_is_kept_comes_back_by_itself() {
     assert_eq!(standing(&world)[1], InSync);
     assert_eq!(differ(&world.disks[..2]), None);
     assert!(matches!(standing(&world)[2], Behind { .. }) && world.errors == 0);
+}
+
+/// Rule 18: what is back when the mirror has been fenced is not taken, and whoever brings it is told.
+#[test]
+fn a_mirror_that_was_fenced_takes_no_leg_back() {
+    let contents = (0..2).map(|leg| formatted(leg, &state(9, &[InSync; 2]), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    let kept = Rc::new(RefCell::new(Kept::default()));
+    let keeper = Keeper { disks: world.disks.clone(), kept: kept.clone() };
+    world.mirror.config.keeper = Some(Box::new(keeper));
+    world.disks[1].fail(Some(ErrorKind::Away));
+    world.write(SMALL, 1, 1, false);
+    world.wait();
+    world.turn();
+    assert_eq!(kept.borrow().given, [1]);
+    world.disks[0].fail(Some(ErrorKind::Fenced));
+    world.write(SMALL, 1, 2, false);
+    world.wait();
+    assert_eq!(world.mirror.stopped, Some(ErrorKind::Fenced));
+    world.disks[1].fail(None);
+    kept.borrow_mut().is_back = true;
+    world.pass(5);
+    let kept = kept.borrow();
+    assert_eq!((&kept.taken[..], kept.stopped), (&[][..], 1));
 }
 
 /// One that holds something else is refused, and not asked for again.

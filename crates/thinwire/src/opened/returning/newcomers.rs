@@ -107,9 +107,9 @@ impl Returning {
         let number = self.comers.len();
         passage.borrow_mut().add(number, leg, leaf);
         let (passage, told, is_unheard) = (passage.clone(), String::new(), false);
-        let (backoff, is_on_trial) = (Backoff::default(), false);
+        let (backoff, is_on_trial, takes_over) = (Backoff::default(), false, false);
         #[rustfmt::skip]
-        let comer = Comer { chain, leaf, passage, way, is_on_trial, backoff, is_unheard, told };
+        let comer = Comer { chain, leaf, passage, way, is_on_trial, backoff, takes_over, is_unheard, told };
         self.comers.push(comer);
         Ok(())
     }
