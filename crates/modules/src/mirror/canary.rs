@@ -70,4 +70,6 @@ pub enum MirrorCanary {
     NotesAhead,
     /// What follows a block that does not fit is looked at block by block.
     BlockByBlock,
+    /// A leg that has no room for what it has already is dropped for that.
+    CopiesWhatIsAlike,
 }

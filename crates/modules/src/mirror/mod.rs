@@ -136,6 +136,8 @@ struct Job {
     unable: u8,
     /// Of those that failed it, the ones whose bytes do not fit their sums.
     bad: u8,
+    /// Of those that failed it, the ones that had no room for it.
+    full: u8,
     /// The first thing that went wrong.
     error: Option<IoError>,
     data: SegList,
@@ -147,7 +149,7 @@ impl Job {
     fn is_read(&self) -> bool {
         match &self.task {
             Task::User => matches!(self.io.op, Op::Read | Op::BlockStatus),
-            Task::Copy(copy) => !copy.is_read,
+            Task::Copy(copy) => copy.reads(),
             Task::Look(look) => look.reads(),
             _ => false,
         }
@@ -281,11 +283,11 @@ impl Mirror {
     }
 
     fn new_job(&mut self, task: Task, io: Io) -> u32 {
-        let (ok, failed, unable, bad) = (0, 0, 0, 0);
+        let (ok, failed, unable, bad, full) = (0, 0, 0, 0, 0);
         let (is_locked, sent, pending, error) = (false, 0, 0, None);
         let (data, extents) = (SegList::new(), Vec::new());
         #[rustfmt::skip]
-        let job = Job { task, io, is_locked, sent, pending, ok, failed, unable, bad, error, data, extents };
+        let job = Job { task, io, is_locked, sent, pending, ok, failed, unable, bad, full, error, data, extents };
         self.jobs.insert(job)
     }
 
@@ -341,6 +343,7 @@ impl Mirror {
                 job.ok &= !bit;
                 job.unable |= if error.kind == ErrorKind::Unsupported { bit } else { 0 };
                 job.bad |= if error.kind == ErrorKind::BadSum { bit } else { 0 };
+                job.full |= if error.kind == ErrorKind::NoSpace { bit } else { 0 };
                 // What a leg says that was asked in the place of one that was dropped is the reason.
                 let is_said = job.error.is_some_and(|said| said.kind != ErrorKind::Away);
                 job.error = if is_said { job.error } else { Some(error) };

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::Time;
-use thinwire_volume::{Io, Op};
+use thinwire_buffer::{SegList, Time};
+use thinwire_volume::{Io, IoFlags, Op};
 
 use super::closing::Closing;
 use super::legs::quickest;
 use super::opening::Phase;
-use super::serve::Doubt;
+use super::serve::{Doubt, lowest};
 use super::{LegState, Mirror, MirrorCanary, Task, bits};
 
 /// Bytes that are copied at once, at most, and how many such copies are outstanding.
@@ -29,7 +29,25 @@ pub(super) struct Copy {
     /// Of a resync; else it is what a target could not read.
     is_resync: bool,
     /// It has been read.
-    pub is_read: bool,
+    is_read: bool,
+    /// Those that did not take it; of these the ones that had no room and may have the same already; and the one that is asked for that.
+    lacks: u8,
+    doubtful: u8,
+    asked: u8,
+    /// What was read, as long as somebody may be asked.
+    data: SegList,
+}
+
+impl Copy {
+    fn new(targets: u8, is_resync: bool) -> Self {
+        let (is_read, data) = (false, SegList::new());
+        Copy { targets, is_resync, is_read, lacks: 0, doubtful: 0, asked: 0, data }
+    }
+
+    /// What is outstanding of it takes bytes of a leg.
+    pub fn reads(&self) -> bool {
+        !self.is_read || self.asked != 0
+    }
 }
 
 /// A region that is being copied.
@@ -137,7 +155,7 @@ impl Mirror {
         }
         region.at += len;
         region.copies += 1;
-        let copy = Copy { targets: region.targets, is_resync: true, is_read: false };
+        let copy = Copy::new(region.targets, true);
         self.copy(offset, len, copy);
         true
     }
@@ -152,7 +170,7 @@ impl Mirror {
 
     /// What a leg could not read is written there, as another has it.
     pub(super) fn repair(&mut self, leg: usize, offset: u64, len: u64) {
-        self.copy(offset, len, Copy { targets: 1 << leg, is_resync: false, is_read: false });
+        self.copy(offset, len, Copy::new(1 << leg, false));
     }
 
     /// A copy holds its range: it is read.
@@ -183,18 +201,25 @@ impl Mirror {
         let (ok, failed) = (job.ok, job.failed);
         let Task::Copy(copy) = &mut job.task else { return };
         let targets = copy.targets & active;
-        if copy.is_read {
+        if copy.is_read && copy.asked == 0 {
+            (copy.lacks, copy.doubtful) = (failed, job.full);
             self.resync.copied_bytes += len * u64::from((ok & targets).count_ones());
-            bits(failed & targets).for_each(|leg| self.drop_if_spare(leg, false));
-            return self.end_copy(id, true);
+            return self.end_written(id);
+        }
+        if copy.is_read {
+            let is_alike = ok & copy.asked != 0 && job.data.to_vec() == copy.data.to_vec();
+            copy.lacks &= if is_alike { !copy.asked } else { copy.lacks };
+            copy.asked = 0;
+            return self.end_written(id);
         }
         if ok == 0 {
             // Another one may read it.
             return self.begin_copy(id);
         }
         copy.is_read = true;
-        (job.ok, job.failed) = (0, 0);
+        (job.ok, job.failed, job.full) = (0, 0, 0);
         let data = std::mem::take(&mut job.data);
+        copy.data = data.clone();
         if targets == 0 {
             return self.end_copy(id, true);
         }
@@ -202,6 +227,27 @@ impl Mirror {
             let data = data.clone();
             self.send_data(leg, id, Io { data, ..Io::new(0, Op::Write, offset, len) });
         }
+    }
+
+    /// A copy was written, or a leg that had no room for it was asked what it has. Where a write finds no room on any leg all have what they had, and
+    /// differ by nothing that would have to be written: a leg that had to take it all the same would be dropped, and stay so as long as its disk is full.
+    fn end_written(&mut self, id: u32) {
+        let (active, is_blind) = (self.active, self.canary == MirrorCanary::CopiesWhatIsAlike);
+        let job = self.jobs.get_mut(id);
+        let Io { offset, len, .. } = job.io;
+        let Task::Copy(copy) = &mut job.task else { return };
+        copy.doubtful &= if is_blind { 0 } else { copy.targets & active };
+        let asked = lowest(copy.doubtful);
+        if asked != 0 {
+            (copy.doubtful, copy.asked) = (copy.doubtful & !asked, asked);
+            (job.ok, job.failed, job.data) = (0, 0, SegList::new());
+            let flags = IoFlags { verified: true, uncached: true, ..IoFlags::default() };
+            let io = Io { flags, ..Io::new(0, Op::Read, offset, len) };
+            return self.send_data(asked.trailing_zeros() as usize, id, io);
+        }
+        let lacks = copy.lacks & copy.targets & active;
+        bits(lacks).for_each(|leg| self.drop_if_spare(leg, false));
+        self.end_copy(id, true);
     }
 
     fn end_copy(&mut self, id: u32, has_read: bool) {

@@ -100,6 +100,8 @@ struct Inner {
     fails: Option<ErrorKind>,
     fails_reads: bool,
     fails_flushes: bool,
+    /// No write of data finds room, and none is done; what is said to be metadata does.
+    is_full: bool,
     /// Nothing that changes these bytes succeeds, from the first to behind the last.
     bad_writes: Option<(u64, u64)>,
     /// No read of this one succeeds.
@@ -137,6 +139,7 @@ impl Disk {
             fails: None,
             fails_reads: false,
             fails_flushes: false,
+            is_full: false,
             bad_writes: None,
             bad_block: None,
             rotten: BTreeSet::new(),
@@ -172,6 +175,11 @@ impl Disk {
     /// From now on reads of data fail, or not.
     pub fn fail_reads(&self, fails: bool) {
         self.0.borrow_mut().fails_reads = fails;
+    }
+
+    /// From now on it has room for metadata only, or for all.
+    pub fn be_full(&self, is_full: bool) {
+        self.0.borrow_mut().is_full = is_full;
     }
 
     /// From now on flushes fail, or not.
@@ -343,6 +351,10 @@ impl Inner {
             self.rotten.retain(|block| !blocks.contains(block));
         }
         match io.op {
+            Op::Write if self.is_full && !io.flags.meta => {
+                self.doubts.retain(|doubt| doubt.number != number);
+                completion.result = Err(io.error(ErrorKind::NoSpace, "disk"));
+            }
             Op::Read if is_rotten && !has_failed => {
                 completion.result = Err(io.error(ErrorKind::BadSum, "disk"));
             }

@@ -369,3 +369,52 @@ fn what_does_not_fit_a_mirror_in_use_is_said() {
     let says = refusal(disk);
     assert!(says.contains("volume 1, counted from 0, is read-only"), "{says}");
 }
+
+/// A write that found no room on any leg, which all have said before they did anything, and what becomes of the legs while they are full.
+fn full_legs(canary: MirrorCanary) -> (World, String) {
+    let contents = (0..2).map(|leg| formatted(leg, &state(9, &[InSync; 2]), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    world.mirror.set_canary(canary);
+    world.write(SMALL, 1, 1, false);
+    world.wait();
+    world.pass(4);
+    world.disks.iter().for_each(|disk| disk.be_full(true));
+    world.write(SMALL, 1, 2, false);
+    world.wait();
+    assert_eq!(world.errors, 1);
+    world.pass(10);
+    let letters = letters(&world);
+    (world, letters)
+}
+
+/// Rule 14: nobody is to be dropped because of what it has already.
+#[test]
+fn legs_without_room_stay_in_sync() {
+    let (mut world, letters) = full_legs(MirrorCanary::None);
+    assert_eq!(letters, "SS");
+    world.disks.iter().for_each(|disk| disk.be_full(false));
+    world.write(SMALL, 1, 3, false);
+    world.wait();
+    assert_eq!((world.errors, differ(&world.disks)), (1, None));
+    let (_, letters) = full_legs(MirrorCanary::CopiesWhatIsAlike);
+    assert_eq!(letters, "SB");
+}
+
+/// What one leg has and the other has no room for it lacks.
+#[test]
+fn a_leg_without_room_for_what_it_lacks_is_dropped() {
+    let (mut world, letters) = full_legs(MirrorCanary::None);
+    assert_eq!(letters, "SS");
+    world.disks[0].be_full(false);
+    world.write(SMALL, 1, 4, false);
+    world.wait();
+    assert_eq!((world.errors, &*super::letters(&world)), (1, "SB"));
+    world.bring_back(1);
+    world.pass(10);
+    assert_eq!(super::letters(&world), "SB", "it still has no room");
+    world.disks[1].be_full(false);
+    world.bring_back(1);
+    world.heal().unwrap();
+    assert_eq!(differ(&world.disks), None);
+}
