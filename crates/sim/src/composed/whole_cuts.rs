@@ -15,7 +15,7 @@ use crate::coverage::Coverage;
 use crate::model::{Ack, Model, Violation};
 use crate::stamp::SECTOR_BYTES;
 
-/// So many are there at once, or may be: pools have room for all of them.
+/// So many are there at once, or may be: most pools have room for all of them.
 const CUTS_MAX: usize = 4;
 
 /// Whether it is there, by what its user was told.
@@ -77,7 +77,6 @@ impl WholeCuts {
         if self.under_way.is_some() {
             return false;
         }
-        // Whoever opens it writes labels, which pools that are full have no room for.
         let lives = |cut: &&WholeCut| cut.stands != Stands::Gone;
         let has_room = self.cuts.iter().filter(lives).count() < CUTS_MAX;
         if wanted.to_take > 0 && has_room {
