@@ -354,6 +354,12 @@ def a_leg_is_replaced(lab):
     refused(lab, *replace, "2", new, *run_dir, says=["has legs 0, 1"], code=2)
     refused(lab, *replace, "1", images[0], *run_dir, says=["are the same file"])
     refused(lab, "volume", "replace", new, "1", *run_dir, says=["is no mirror"], code=2)
+    # In use it is not missing, nor to be taken over: who uses it is said, or that somebody does.
+    disk = Attachment(lab, volume, name="home")
+    refused(lab, *replace, "1", new, *run_dir, says=["attachment home has", "a leg is replaced while nobody uses it", "detach it"])
+    said = refused(lab, *replace, "1", new, "--run-dir", lab.path("another"), says=["a.img is in use", "nothing was changed", "thinwire status"]).stderr
+    check("--take-over" not in said and "--degraded" not in said and "missing" not in said, said)
+    disk.detach()
     run("mkfs.ext4", "-q", "-F", new)
     refused(lab, *replace, "1", new, *run_dir, says=["ext4", "--force"])
     check(standings(lab, volume) == ["in sync"] * 2 and data_of(images[0]) == truth, "nothing has changed")

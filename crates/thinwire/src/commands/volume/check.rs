@@ -86,7 +86,7 @@ pub fn check(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
     }
 }
 
-fn checked((spec, seen): (&VolumeSpec, &Result<SeenPart, String>)) -> JsonChecked {
+fn checked((spec, seen): (&VolumeSpec, &Outcome<SeenPart>)) -> JsonChecked {
     let volume = spec.to_string();
     let unusable = |why: String| JsonChecked {
         volume: volume.clone(),

@@ -24,7 +24,7 @@ use crate::uri::VolumeSpec;
 pub(super) fn look_at(
     parts: &[VolumeSpec],
     common: &VolumeCommon,
-) -> Outcome<Vec<Result<SeenPart, String>>> {
+) -> Outcome<Vec<Outcome<SeenPart>>> {
     let (signals, _) = catch_signals(2, &parts.iter().collect::<Vec<_>>())?;
     let mut options = options_of(common, &signals)?;
     options.read_only = true;
@@ -34,7 +34,7 @@ pub(super) fn look_at(
         let mut part = match open_on(&host, spec, &options, Some(&signals)) {
             Ok(part) => [part],
             Err(failure) => {
-                seen.push(Err(failure.message));
+                seen.push(Err(failure));
                 continue;
             }
         };
@@ -176,7 +176,7 @@ fn json_label(label: &Label, seen: &SeenPart) -> JsonLabel {
 /// Shows what each label says.
 pub fn dump(parts: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
     let seen = look_at(parts, common)?;
-    let json = |(spec, seen): (&VolumeSpec, &Result<SeenPart, String>)| {
+    let json = |(spec, seen): (&VolumeSpec, &Outcome<SeenPart>)| {
         let (found, why, label) = match seen.as_ref().map(|seen| (seen, &seen.found)) {
             Err(why) => ("error", Some(format!("cannot be opened: {why}")), None),
             Ok((_, Ok(Finding::Blank))) => ("blank", None, None),
@@ -265,7 +265,7 @@ fn text_of(part: &JsonPart) -> String {
 }
 
 /// The wholes that these are parts of, and in which places those are.
-pub(super) fn wholes_of(seen: &[Result<SeenPart, String>]) -> Vec<([u8; 16], Vec<usize>)> {
+pub(super) fn wholes_of(seen: &[Outcome<SeenPart>]) -> Vec<([u8; 16], Vec<usize>)> {
     let mut wholes: Vec<([u8; 16], Vec<usize>)> = Vec::new();
     for (place, part) in seen.iter().enumerate() {
         let Ok(SeenPart { found: Ok(Finding::Label(found)), .. }) = part else { continue };

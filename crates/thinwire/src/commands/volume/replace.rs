@@ -16,7 +16,7 @@ use super::create::read;
 use super::look::look_at;
 use super::{options_of, read_labels, resync, wait_for};
 use crate::cli::VolumeCommon;
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::guard::refuse_in_use;
 use crate::last_resort::catch_signals;
 use crate::mirrored::{Entropy, places_of_all, refused};
@@ -141,12 +141,29 @@ fn no_mirror(spec: &VolumeSpec) -> Failure {
     Failure::usage(format!("{spec} is no mirror: name one, as FILE.toml#NAME"))
 }
 
-/// What the labels of its legs say.
+/// What the labels of its legs say. A leg that somebody uses is not missing, and nothing is decided without it; of another one that cannot be
+/// looked at is told why.
 pub(super) fn find(
     children: &[VolumeSpec],
     common: &VolumeCommon,
 ) -> Outcome<(FoundMirror, Vec<Option<SeenPart>>)> {
-    let seen: Vec<_> = look_at(children, common)?.into_iter().map(Result::ok).collect();
+    let mut seen = Vec::new();
+    for (found, spec) in look_at(children, common)?.into_iter().zip(children) {
+        seen.push(match found {
+            Ok(found) => Some(found),
+            Err(failure) if failure.kind == FailureKind::Busy => {
+                return Err(failure.context(format_args!(
+                    "{spec} is in use, so nothing was changed: end what uses it (`thinwire status` shows what does on this machine), then try again"
+                )));
+            }
+            Err(failure) => {
+                if failure.kind != FailureKind::Absent {
+                    output::complain(&format!("{spec} is taken for missing: {failure}"));
+                }
+                None
+            }
+        });
+    }
     let whole = find_mirror(&seen)
         .map_err(|error| Failure::failed(error.describe(&|place| children[place].to_string())))?;
     Ok((whole, seen))
