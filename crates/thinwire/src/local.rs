@@ -47,8 +47,10 @@ struct Granted {
     /// Let go of before the store, and its lock.
     grant: Option<LocalGrant>,
     store: Owing<Box<dyn Volume>>,
-    /// Something was to be written, or may be.
+    /// Something was to be written: labels, too, of an opening that came to nothing.
     written: bool,
+    /// Somebody is to be served, who may write.
+    kept: bool,
     /// A sync has failed, of this volume or of what shares its device.
     has_lost: bool,
     /// What a gateway has written down of the grant: see [`LocalLeaf::set_unused`].
@@ -122,6 +124,7 @@ impl LocalLeaf {
             grant,
             store,
             written: false,
+            kept: false,
             has_lost: false,
             unused: Vec::new(),
             path: match spec {
@@ -174,27 +177,33 @@ impl LocalLeaf {
     /// Its generation will be remembered as one under which it was held, once somebody is served: however
     /// that ends, it is not granted again.
     pub fn keep_grant(&self) {
-        self.store.borrow_mut().written = true;
+        self.store.borrow_mut().kept = true;
     }
 
-    /// Nobody was served in the end: dropped now, it lets go of the right to write as if it had never had it.
+    /// Nobody was served in the end: dropped now, it lets go of the right to write as if it had never had it, unless something was
+    /// written under it.
     pub fn unkeep_grant(&self) {
-        self.store.borrow_mut().written = false;
+        self.store.borrow_mut().kept = false;
+    }
+
+    /// Something was written to it.
+    pub fn was_written(&self) -> bool {
+        self.store.borrow().written
     }
 
     /// Whether this process would stay on record as its writer, were it dropped now.
     pub fn on_record(&self) -> OnRecord {
         let store = self.store.borrow();
         match &store.grant {
-            Some(grant) if store.written && grant.is_known() => OnRecord::Known,
-            Some(_) if store.written => OnRecord::Stranger,
+            Some(grant) if store.is_used() && grant.is_known() => OnRecord::Known,
+            Some(_) if store.is_used() => OnRecord::Stranger,
             _ => OnRecord::No,
         }
     }
 
     /// Something was written to it, or somebody was to be served.
     pub fn has_written(&self) -> bool {
-        self.store.borrow().written
+        self.store.borrow().is_used()
     }
 
     /// Writes that were not durable may be gone, whatever a later flush says.
@@ -290,6 +299,10 @@ fn random_identity() -> Identity {
 }
 
 impl Granted {
+    fn is_used(&self) -> bool {
+        self.written || self.kept
+    }
+
     fn take_events(&mut self, events: &mut Vec<VolumeEvent>) {
         let seen = events.len();
         self.store.poll_events(events);
@@ -373,12 +386,12 @@ impl Granted {
 impl Drop for Granted {
     /// Not ended in order. Who has written stays on record, as after a crash.
     fn drop(&mut self) {
-        let taken_back = match self.written {
+        let taken_back = match self.is_used() {
             true => Ok(()),
             false => self.unused.drain(..).try_for_each(|unused| unused.take_back()),
         };
         if let Some(grant) = self.grant.take()
-            && !self.written
+            && !self.is_used()
             && taken_back.is_ok()
         {
             grant.undo(&mut self.store);

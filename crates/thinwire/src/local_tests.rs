@@ -278,6 +278,22 @@ fn who_has_written_nothing_leaves_the_record_as_it_was() {
     assert_eq!(image.record(), WriterRecord::new(8, [0; 16], ""));
 }
 
+/// An opening that comes to nothing has written labels: the one before is not the last that has written, and is not on record again as if it were.
+#[test]
+fn who_has_written_and_served_nobody_does_not_give_it_back_as_it_was() {
+    let image = Image::held();
+    let before = image.record();
+    let mut open = image.open("run", true).unwrap();
+    open.close(Ending::Unused).unwrap();
+    drop(open);
+    assert_eq!(image.record(), before, "nothing was written");
+    let mut open = image.open("run", true).unwrap();
+    write(&mut *open);
+    open.close(Ending::Unused).unwrap();
+    drop(open);
+    assert_eq!(image.record(), WriterRecord::new(8, [0; 16], ""));
+}
+
 #[test]
 fn a_sleep_ends_at_a_watched_descriptor_or_in_time() {
     let mut open = open(&"null:1M".parse().unwrap(), &options(), None).unwrap();

@@ -210,7 +210,8 @@ pub enum Ending {
     /// The same, though something is outstanding at targets that are away, to which nothing has to be
     /// written: attachments to those end at once.
     BarAway,
-    /// The same, after nobody could use it: who was on record of what is local before is so again.
+    /// The same, after nobody could use it: who was on record of what is local before is so again, where nothing was written, as labels are by
+    /// an opening.
     Unused,
     /// The last flush has failed, perhaps that of one leaf: what has lost something, or is away, ends as
     /// with [`Ending::Force`]; all else in order.

@@ -111,7 +111,9 @@ pub(super) fn end(
         Ending::Orderly | Ending::BarAway => true,
         // Whoever flushed has been told, and the next flush would not fail again.
         Ending::AfterLoss => !leaf.has_lost(),
-        Ending::Unused | Ending::Unfinished | Ending::Force => false,
+        // Labels were, by its opening: whoever was on record before knows nothing of them.
+        Ending::Unused => leaf.was_written(),
+        Ending::Unfinished | Ending::Force => false,
     };
     let to_end: Vec<&LocalLeaf> = locals.iter().filter(in_order).copied().collect();
     let left = LocalLeaf::end_all(host, &to_end, hurry);
