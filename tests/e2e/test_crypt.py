@@ -146,6 +146,14 @@ children = ["left", "right"]
         back = lab.path(f"{name}.back")
         copied(lab, volume, back)
         check(content(back)[:12 * MIB] == content(source), f"{name} reads as it was written")
+    # Another key is found out before the mirror below has written its labels.
+    before = [content(leg) for leg in legs[:2]]
+    wrong = lab.path("wrong.toml")
+    with open(wrong, "w", encoding="utf-8") as file:
+        file.write(content(path).decode().replace(own, key(lab, "other")))
+    for command in ("bench", f"{wrong}#vault", "--rw", "randwrite"), ("attach", f"{wrong}#vault", "--file", lab.path("vault")):
+        refused(lab, *command, *run_dir, says="is encrypted with the key", timeout=40)
+        check([content(leg) for leg in legs[:2]] == before, f"{command} has written something")
     check(content(legs[0])[2 * MIB:] == content(legs[1])[2 * MIB:], "legs below are alike")
     check(content(legs[2])[4 * MIB:] != content(legs[3])[4 * MIB:], "each has a key of its own")
     check(not any(b"plain text" in content(leg) for leg in legs), "no leg can be read")

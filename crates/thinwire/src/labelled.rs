@@ -19,7 +19,7 @@ use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::{ErrorKind, Io, Op, Token, Volume};
 
 use crate::adoption::{Adoptions, adopt};
-use crate::crypted::{Unlocked, unlock};
+use crate::crypted::{Unlocked, takes_key, unlock};
 use crate::error::{Failure, Outcome};
 use crate::growth::{Grown, GrowthNotes};
 use crate::host::Host;
@@ -375,6 +375,36 @@ pub fn read_all(
         content: child.identity(),
     };
     Ok((readers, children.iter_mut().zip(found).map(seen).collect()))
+}
+
+/// Whether the key that `key` names is that of a part, as far as its label can be read.
+///
+/// # Errors
+/// It is not, or cannot be read.
+pub fn check_key(
+    host: &Host,
+    key: &str,
+    spec: &VolumeSpec,
+    part: &mut [Box<dyn Volume>; 1],
+    by: &Opening<'_>,
+) -> Outcome {
+    match read_all(host, part, BESIDE_TOKEN, by, None)?.1.pop().map(|seen| seen.found) {
+        Some(Ok(Finding::Label(found))) if takes_key(found.label.module) => {
+            unlock(&found.label, key, &spec.to_string()).map(|_| ())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Waits until nothing of it is on its way any more.
+pub fn come_to_rest(host: &Host, volume: &mut [Box<dyn Volume>; 1], by: &Opening<'_>) -> Outcome {
+    loop {
+        volume[0].poll(&mut Vec::new());
+        if volume[0].is_at_rest() {
+            return Ok(());
+        }
+        wait(host, volume, (by, by.until), "read")?;
+    }
 }
 
 /// From now on no part that is put back from an earlier copy is taken for one of the whole, which has these sizes then, if they are others. What was written.

@@ -15,7 +15,7 @@ use crate::cuts::{take_as_legs, take_as_parts};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::growth::WholeDesk;
 use crate::host::Host;
-use crate::labelled::{Opening, open_whole};
+use crate::labelled::{Opening, check_key, come_to_rest, open_whole};
 use crate::mirrored::open_mirror;
 use crate::network::NetworkLeaf;
 use crate::pool::{PoolName, open_pool, open_volume_of_pool};
@@ -82,6 +82,10 @@ impl Build<'_> {
         let opening = if spec.cut().is_some() { &below } else { opening };
         if spec.cut().is_some() {
             self.cut = Some(Rc::default());
+        }
+        if !below.read_only && key.is_some() && children[0].writes_labels() {
+            self.check_key(spec, &below)
+                .map_err(|e| e.context(format_args!("cannot open {spec}")))?;
         }
         let is_buffered = self.is_buffered || spec.buffers_writes();
         let mut built = Vec::new();
@@ -158,6 +162,26 @@ impl Build<'_> {
         #[rustfmt::skip]
         let below = Build { host, opening, leaves, pools, taken, ports, returning, outline, cut, is_buffered };
         below
+    }
+
+    /// A key that does not fit is found out before anything below is written (rule 19): opening that for writing writes its labels, so that is opened to be
+    /// read first. What else is wrong there is left to who opens it in earnest, who may have been told more.
+    fn check_key(&mut self, spec: &VolumeSpec, by: &Opening<'_>) -> Outcome {
+        let VolumeSpec::Over { children, key: Some(key), .. } = spec else { return Ok(()) };
+        let (host, leaves, pools, taken) = (self.host, self.leaves, self.pools, self.taken);
+        let reading = Opening { read_only: true, pool: None, growth: None, adopt: None, ..*by };
+        let (mut ports, mut outline) = (Vec::new(), Outline::default());
+        let (cut, is_buffered, opening) = (None, self.is_buffered, &reading);
+        let (ports, outline) = (&mut ports, &mut outline);
+        let returning = &mut Returning::none(host);
+        #[rustfmt::skip]
+        let mut build = Build { host, opening, leaves, pools, taken, ports, returning, outline, cut, is_buffered };
+        let Ok(below) = build.volume(&children[0]) else { return Ok(()) };
+        let below = &mut [below.boxed()];
+        let checked = check_key(host, key, &children[0], below, opening);
+        // Nothing of it is left on its way, for the next one to find.
+        come_to_rest(host, below, opening)?;
+        checked
     }
 
     /// It can be had to grow while it is in use.

@@ -328,6 +328,12 @@ impl VolumeSpec {
         matches!(self, VolumeSpec::Over { module, labels: true, .. } if !module.has_volumes())
     }
 
+    /// Whoever opens it for writing writes labels on its parts, or below: those of pools aside.
+    pub fn writes_labels(&self) -> bool {
+        let VolumeSpec::Over { children, .. } = self else { return false };
+        self.is_labelled() || children.iter().any(VolumeSpec::writes_labels)
+    }
+
     /// Of a cut of a whole its name.
     pub fn cut(&self) -> Option<&str> {
         match self {
