@@ -115,25 +115,34 @@ def a_growth_that_is_cut_off(lab):
         if volume == "both":
             thinwire(lab, "volume", "resync", of(volume), *run_dir, timeout=60)
         thinwire(lab, "bench", of(volume), "--rw", "randwrite", "--runtime", "0.2", *run_dir)
-        first, sizes = content(lab, of(volume), run_dir), []
-        mib = 8
+        first, grown, cut_off = content(lab, of(volume), run_dir), [], 0
+        enlarge(lab, names, 12)
+        begun = time.monotonic()
+        thinwire(lab, "volume", "grow", of(volume), *run_dir, timeout=60)
+        took, mib = time.monotonic() - begun, 12
         for nth in range(6):
             mib += 4
             was = size(lab, of(volume), run_dir)
             enlarge(lab, names, mib)
             began = lab.start("initiator", node.BIN, "volume", "grow", of(volume), "--take-over", *run_dir, name=f"{volume}{nth}")
-            time.sleep(0.01 * nth)
-            began.kill(signal.SIGKILL).wait(10, expect=None)
+            # From when it has hardly begun to when one that nobody cuts off is through.
+            time.sleep(took * nth / 5)
+            if nth == 5:
+                began.wait(60)
+            else:
+                cut_off += began.running
+                began.kill(signal.SIGKILL).wait(10, expect=None)
             if volume == "both":
                 thinwire(lab, "volume", "resync", of(volume), "--take-over", *run_dir, timeout=60)
             now = content(lab, of(volume), run_dir)
             check(len(now) in (was, was + 4 * more * MIB), f"{len(now)} of {was}")
-            sizes.append(len(now) > was)
+            grown.append(len(now) > was)
             check(now.startswith(first), "it holds what it held")
             if len(now) == was:
                 thinwire(lab, "volume", "grow", of(volume), "--take-over", *run_dir, timeout=60)
                 check(size(lab, of(volume), run_dir) > was, "the same again")
-        check(len(sizes) == 6, sizes)
+        check(cut_off >= 3, f"{cut_off} were killed in the middle")
+        check(not grown[0] and grown[5], f"grown, by when each was killed: {grown}")
 
 
 def digest(path):

@@ -274,20 +274,3 @@ fn the_state_is_that_of_the_document_and_nothing_else_is_read() {
     assert!(CryptState::decode(&[&bytes[..], &[0]].concat()).is_err());
     assert!(!format!("{:?}", sample()).contains("8081"), "no key is shown");
 }
-
-/// The rest of the pool is not touched once it is warm.
-#[test]
-fn nothing_is_asked_of_the_allocator_once_the_pool_is_warm() {
-    let pool = Pool::new(8 << 20);
-    let mut crypt = over(MemoryStore::new(1 << 20, 512, Identity::default(), &pool), 4096, &pool);
-    let mut seen = Vec::new();
-    for _ in 0..3 {
-        for at in 0..16 {
-            finish(&mut crypt, &mut || {}, write(&pool, at * 16384, &[1; 16384]));
-            finish(&mut crypt, &mut || {}, Io::new(1, Op::Read, at * 16384, 16384));
-            finish(&mut crypt, &mut || {}, Io::new(1, Op::WriteZeroes, at * 16384, 16384));
-        }
-        seen.push(pool.stats().allocations);
-    }
-    assert_eq!(seen[1], seen[2]);
-}

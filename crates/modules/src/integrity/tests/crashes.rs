@@ -300,19 +300,27 @@ fn planted_faults_are_found() {
     }
 }
 
-/// If nothing is lost but the program, only what is torn fits neither sum.
-#[test]
-fn who_is_only_killed_leaves_nothing_in_doubt() {
-    let mut world = World::over(made(PART_BYTES));
+/// How many moments there are, and what is in doubt first where nothing is lost but the program, with that fault in who is killed.
+fn killed(canary: IntegrityCanary) -> (usize, Option<String>) {
+    let mut world = World::with(made(PART_BYTES), canary, None);
     world.is_recording = true;
     play(&writes(), &mut world);
     play(&overlaps(), &mut world);
-    for moment in &world.moments {
+    let in_doubt = world.moments.iter().enumerate().find_map(|(nth, moment)| {
         let fates = vec![crate::mirror::tests::disk::Fate::Kept; moment.disk.doubts()];
         let mut after = World::over(moment.disk.after(&fates));
-        for block in BLOCKS {
-            after.read(block, 1, true).unwrap_or_else(|e| panic!("{e}"));
-        }
-    }
-    assert!(world.moments.len() > 50);
+        let mut read = |block| after.read(block, 1, true).err();
+        BLOCKS.into_iter().find_map(|block| Some(format!("moment {nth}: {}", read(block)?)))
+    });
+    (world.moments.len(), in_doubt)
+}
+
+/// If nothing is lost but the program, only what is torn fits neither sum.
+#[test]
+fn who_is_only_killed_leaves_nothing_in_doubt() {
+    let (count, in_doubt) = killed(IntegrityCanary::None);
+    assert_eq!(in_doubt, None);
+    assert!(count > 50, "{count}");
+    let (_, in_doubt) = killed(IntegrityCanary::LateSums);
+    assert!(in_doubt.is_some(), "sums that stay in memory were not found");
 }
