@@ -145,7 +145,10 @@ impl Cuts {
                 }
                 (Task::Delete(_), Ok(_)) => coverage.cuts_deleted += 1,
                 // Disks that are away for long hold up everybody.
-                (Task::Take(_), Err(PoolError::NoRoom | PoolError::Undrained)) => {}
+                (
+                    Task::Take(_),
+                    Err(PoolError::NoRoom | PoolError::NoBlocks | PoolError::Undrained),
+                ) => {}
                 (Task::Delete(mut cut), Err(PoolError::NoRoom)) => {
                     cut.is_sure = true;
                     self.cuts.push(cut);
