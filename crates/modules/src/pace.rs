@@ -13,6 +13,8 @@ const CREDIT_MAX: u64 = 4 << 20;
 
 pub(crate) struct Pace {
     last_use: Time,
+    /// It was used since the time was told last, and nobody knows how late.
+    is_fresh: bool,
     /// Bytes that may be copied though somebody uses it.
     credit: u64,
     wish: WorkPace,
@@ -20,7 +22,7 @@ pub(crate) struct Pace {
 
 impl Pace {
     pub fn new() -> Self {
-        Pace { last_use: Time::ZERO, credit: 0, wish: WorkPace::default() }
+        Pace { last_use: Time::ZERO, is_fresh: false, credit: 0, wish: WorkPace::default() }
     }
 
     /// What is asked for.
@@ -36,9 +38,23 @@ impl Pace {
     /// A user was given so many bytes.
     #[inline]
     pub fn on_use(&mut self, bytes: u64, now: Time) {
-        self.last_use = now;
+        (self.last_use, self.is_fresh) = (now, true);
         let share = bytes * u64::from(self.wish.percent) / 100;
         self.credit = CREDIT_MAX.min(self.credit + share);
+    }
+
+    /// A user was answered: who does one thing after the other is there, however long each takes.
+    #[inline]
+    pub fn on_end(&mut self) {
+        self.is_fresh = true;
+    }
+
+    /// By now it is so late.
+    #[inline]
+    pub fn on_time(&mut self, now: Time) {
+        if std::mem::take(&mut self.is_fresh) {
+            self.last_use = now;
+        }
     }
 
     /// Whether so many bytes may be copied now; they are, if so. `is_used`: somebody waits for something.
@@ -50,7 +66,7 @@ impl Pace {
             self.credit -= bytes;
             return true;
         }
-        !is_used && now >= self.idle_at()
+        !is_used && !self.is_fresh && now >= self.idle_at()
     }
 
     /// When nobody will have used it for long, if nobody does; never if nothing may be copied then, either.
@@ -81,11 +97,30 @@ mod tests {
         assert!(!pace.take(1, true, start), "and no more");
         assert!(!pace.take(1, false, start + MS * 19), "somebody may come back at once");
         assert!(!pace.take(1, true, start + MS * 20), "who waits uses it");
+        pace.on_time(start);
         assert!(pace.take(1 << 30, false, start + MS * 20));
         (0..100).for_each(|_| pace.on_use(1 << 20, start));
         assert!(!pace.take(CREDIT_MAX + 1, true, start), "not all that was ever used");
         assert!(pace.take(CREDIT_MAX, true, start));
     }
+
+    /// Each thing takes 300 ms, and is asked for when the last one is over.
+    #[test]
+    fn who_is_slow_and_comes_back_at_once_is_there() {
+        let mut pace = Pace::new();
+        for nth in 0..10 {
+            let start = Time::ZERO + MS * 300 * nth;
+            pace.on_use(0, start);
+            pace.on_time(start + MS);
+            pace.on_end();
+            assert!(!pace.take(1, false, start + MS), "it is later than was told by then");
+            let end = start + MS * 299;
+            pace.on_time(end);
+            assert!(!pace.take(1, false, end) && !pace.take(1, false, end + MS * 19));
+            assert!(pace.take(1, false, end + MS * 20));
+        }
+    }
+
     #[test]
     fn others_get_another_share_and_who_is_paused_nothing() {
         let mut pace = Pace::new();
@@ -98,6 +133,7 @@ mod tests {
         assert_eq!(pace.idle_at(), Time::NEVER);
         assert!(!pace.take(1, true, start) && !pace.take(1, false, start + MS * 900));
         pace.set(WorkPace { is_paused: false, ..pace.wish() });
+        pace.on_time(start);
         assert!(!pace.take(1, true, start), "what was used before it was paused is gone");
         assert!(pace.take(1 << 30, false, start + MS * 20), "all of an idle one");
         pace.set(WorkPace { percent: 100, ..pace.wish() });

@@ -97,6 +97,8 @@ enum IntegrityCanary {
     PassesOverForGood,
     /// Reads do not wait for writes of the same blocks.
     NoRangeLock,
+    /// Who does one thing after the other is gone in between, if each takes long.
+    IdleBetween,
 }
 
 /// What an I/O below is for.
@@ -362,6 +364,9 @@ impl Integrity {
     }
 
     fn put_ready(&mut self, completion: Completion) {
+        if self.canary != IntegrityCanary::IdleBetween {
+            self.pace.on_end();
+        }
         match completion.result {
             // What else comes with it may have seen the loss.
             Err(error) if error.op == Op::Flush => self.ready.insert(0, completion),
@@ -517,6 +522,7 @@ impl Volume for Integrity {
 
     fn turn(&mut self, now: Time) -> Time {
         self.now = self.now.max(now);
+        self.pace.on_time(self.now);
         let next = self.below.turn(now);
         if self.stopped.is_some() {
             return next;

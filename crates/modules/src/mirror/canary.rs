@@ -62,6 +62,10 @@ pub enum MirrorCanary {
     AnyAnswerCounts,
     /// Each label of a change has as long as the first.
     EachLabelAnew,
+    /// Also while nobody can wait for it yet, a label as a whole has as long as one I/O.
+    OpensInAHurry,
+    /// Who does one thing after the other is gone in between, if each takes long.
+    IdleBetween,
     /// What was copied counts only when much was.
     SettlesLate,
     /// What is done beside users stands in no label.

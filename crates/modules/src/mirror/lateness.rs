@@ -182,6 +182,18 @@ impl Mirror {
         }
     }
 
+    /// A leg has answered something of its label. While it is being opened that counts as of any other I/O: nobody is in a hurry before
+    /// there is a mirror, and a leg that is dropped here is dropped in each opening.
+    pub(super) fn on_label_step(&mut self, leg: usize) {
+        let is_opening = self.phase != Phase::Serving && self.canary != MirrorCanary::OpensInAHurry;
+        let now = self.counted;
+        if let Some(since) = self.legs[leg].as_mut().and_then(|leg| leg.label_since.as_mut())
+            && is_opening
+        {
+            *since = now;
+        }
+    }
+
     /// A label has taken so long.
     pub(super) fn on_label_answer(&mut self, leg: usize) {
         let is_first = self.phase != Phase::Serving || self.canary == MirrorCanary::EachLabelAnew;

@@ -296,6 +296,7 @@ impl Mirror {
         let result = completion.result;
         if completion.token == LEG_LABEL_TOKEN {
             self.on_answer(leg, Kind::Change);
+            self.on_label_step(leg);
             let Some(at) = &mut self.legs[leg] else { return };
             // Of a leg that was dropped its label is to stay as it is.
             if at.label_since.is_some()
@@ -558,6 +559,7 @@ impl Volume for Mirror {
         self.counted = self.counted + now.since(self.now).min(TURN_MAX);
         self.now = self.now.max(now);
         self.begun = self.begun.min(now);
+        self.pace.on_time(self.now);
         let mut next = Time::NEVER;
         for leg in self.legs.iter_mut().flatten() {
             next = next.min(leg.volume.turn(now));

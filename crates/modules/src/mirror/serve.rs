@@ -315,6 +315,9 @@ impl Mirror {
     }
 
     pub(super) fn put_ready(&mut self, completion: Completion) {
+        if self.canary != MirrorCanary::IdleBetween {
+            self.pace.on_end();
+        }
         match completion.result {
             // What else comes with it may have seen the loss.
             Err(error) if error.op == Op::Flush => self.ready.insert(0, completion),

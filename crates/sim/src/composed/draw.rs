@@ -30,6 +30,20 @@ const CHUNKS: [u64; 3] = [4 << 10, 16 << 10, 64 << 10];
 pub(super) const WILD_SECTORS: usize = 16;
 const THIN_BLOCKS: [u64; 3] = [4 << 10, 16 << 10, 64 << 10];
 
+/// What is copied at a time goes to a target in so many requests.
+const REQUESTS_AT_A_TIME: u64 = (512 << 10) / 4096;
+/// In worlds in which that takes longer, timeouts of legs are longer.
+const HURRY_NS: u64 = 100 * MS;
+const SLOW_NS: u64 = 700 * MS;
+
+/// How long the target with the fewest slots takes for what is copied at a time, where nothing is lost.
+fn at_a_time_ns(world: &World) -> u64 {
+    let wire = world.net.wire();
+    let round_trip = wire.latency_ns_min + wire.latency_ns_max + 2 * world.lag_ns;
+    let slots = world.servers.iter().map(|server| u64::from(server.config.slots)).min();
+    REQUESTS_AT_A_TIME / slots.unwrap_or(1).max(1) * round_trip
+}
+
 /// A volume of so many bytes on one machine: what it is made of, and how large its disks are.
 pub(super) fn small_shape(bytes: u64, rng: &mut Rng) -> (VolumeShape, Vec<u64>) {
     let mut shaper = Shaper { rng, sizes: Vec::new() };
@@ -351,9 +365,15 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
         let mut host = VolumeHost::new(config.name.clone(), stations, config, user);
         host.faults = machines.wrapped;
         host.machine.burst = machines.burst;
-        // Longer than the slowest wire takes for what is copied at a time, or the slowest disk for anything.
-        let quick = if world.lag_ns <= 50_000 && !slow { 400 } else { 2000 };
-        host.settings.leg_timeout = Duration::from_millis(pick(rng, &[quick, quick, 2000, 5000]));
+        // Longer than the slowest wire takes for what is copied at a time, or the slowest disk for anything: who sets less loses the leg
+        // whenever something is copied there.
+        let quick = match at_a_time_ns(&world) {
+            0..HURRY_NS if world.lag_ns <= 50_000 && !slow => 400,
+            0..SLOW_NS => 2000,
+            _ => 5000,
+        };
+        let drawn = pick(rng, &[quick, quick, 2000, 5000]).max(quick);
+        host.settings.leg_timeout = Duration::from_millis(drawn);
         host.settings.label_timeout = host.settings.leg_timeout;
         host.patience_ns = pick(rng, &[300 * MS, SECOND, 6 * SECOND]);
         composed.hosts.push(host);

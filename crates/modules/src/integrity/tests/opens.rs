@@ -87,6 +87,10 @@ fn who_only_reads_writes_nothing() {
         volume.poll(&mut done);
         assert!(done[0].result.is_ok());
     }
+    // Nobody has used it for a second by then.
+    for second in [9, 10] {
+        volume.turn(Time::ZERO + std::time::Duration::from_secs(second));
+    }
     volume.begin_scrub(0);
     (0..100).for_each(|_| volume.poll(&mut Vec::new()));
     assert!(!volume.scrub_report().is_running && volume.scrub_report().is_clean());

@@ -1,5 +1,7 @@
 //! Checks and scrubs that pause because somebody says so (`work.rs`).
 
+use std::time::Duration;
+
 use thinwire_volume::{Work, WorkPace};
 
 use super::super::*;
@@ -62,5 +64,34 @@ fn what_was_passed_over_is_read_again_once_it_is_written() {
         world.pass(60);
         let is_planted = canary != IntegrityCanary::None;
         assert_eq!(world.volume.left(), if is_planted { left } else { 0 });
+    }
+}
+
+/// Each read takes 300 ms, and the next is asked for when it is over: what is looked through behind a crash does not get in between.
+#[test]
+fn who_does_one_thing_after_the_other_is_not_behind_what_is_looked_through() {
+    for canary in [IntegrityCanary::None, IntegrityCanary::IdleBetween] {
+        let content = open_at_a_crash().disk.content();
+        let mut world = World::with(content, canary, None);
+        // Nobody has used it yet, and may at once.
+        let mut nth = 0;
+        while nth < 10 {
+            let io = Io::new(0, Op::Read, (LAST + nth % 4) * BLOCK, BLOCK);
+            world.submit(io, 0);
+            let before = world.ends.len();
+            while world.ends.len() == before {
+                world.turn();
+                world.now = world.now + Duration::from_millis(300);
+                assert!(world.step(), "it is being read");
+            }
+            nth += 1;
+        }
+        let own = world.disk.queued_of(Op::Read);
+        let is_planted = canary != IntegrityCanary::None;
+        assert_eq!(!own.is_empty(), is_planted, "{canary:?}: {own:?}");
+        world.turn();
+        world.now = world.now + Duration::from_millis(20);
+        world.turn();
+        assert!(!world.disk.queued_of(Op::Read).is_empty(), "nobody uses it");
     }
 }

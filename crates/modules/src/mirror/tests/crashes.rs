@@ -175,6 +175,8 @@ fn play(acts: &[Act], world: &mut World) {
             Pass(seconds) => world.pass(seconds),
             Turn => world.turn(),
             Tick => {
+                // As whoever is about to sleep.
+                world.turn();
                 world.now = world.now + Duration::from_millis(100);
                 world.turn();
             }

@@ -211,3 +211,38 @@ fn who_asks_one_leg_after_the_other_is_found() {
         assert!(late.iter().any(|longest| *longest > PAUSE_MAX), "{late:?}");
     }
 }
+
+/// Opens two legs, one of which takes so long for each thing that it is told, and sees how they stand when users are served.
+fn opened_over(each: Duration, canary: MirrorCanary) -> (String, Duration) {
+    let contents = (0..2).map(|leg| formatted(leg, &state(9, &[InSync; 2]), [0, 0]));
+    let mut world = World::open(contents.collect(), Order::Turns, 1);
+    world.is_recording = false;
+    world.mirror.set_canary(canary);
+    let (start, mut since) = (world.now, None);
+    while world.mirror.phase != Phase::Serving {
+        world.turn();
+        while world.disks[0].is_busy() {
+            world.disks[0].execute(0);
+            world.turn();
+        }
+        if world.disks[1].is_busy() && world.now.since(*since.get_or_insert(world.now)) >= each {
+            world.disks[1].execute(0);
+            since = None;
+        }
+        world.now = world.now + STEP;
+        assert!(world.now.since(start) < Duration::from_secs(120), "it is never open");
+    }
+    (letters(&world), world.now.since(start))
+}
+
+/// Nobody is in a hurry while it is being opened: a leg may take as long for each thing as for any I/O, and for all of a label longer. One
+/// that says nothing is not waited for.
+#[test]
+fn an_opening_waits_for_a_leg_that_answers() {
+    let slow = Duration::from_millis(3500);
+    assert_eq!(opened_over(slow, MirrorCanary::None).0, "SS");
+    assert_eq!(opened_over(slow, MirrorCanary::OpensInAHurry).0, "SB");
+    let (letters, took) = opened_over(TIMEOUT * 100, MirrorCanary::None);
+    assert_eq!(letters, "SB");
+    assert!(took <= PAUSE_MAX, "{took:?}");
+}

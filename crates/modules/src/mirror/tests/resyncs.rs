@@ -34,6 +34,7 @@ fn a_resync_ends_beside_a_writer_when_another_leg_is_away() {
         assert!(count < 200, "it never ends");
         world.write(3, 1, count, false);
         world.wait();
+        world.turn();
         world.now = world.now + Duration::from_millis(25);
         world.turn();
         world.steps(3);

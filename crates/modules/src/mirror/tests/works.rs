@@ -219,3 +219,33 @@ fn what_is_held_up_is_tried_again_when_somebody_says_so() {
     assert_ne!(world.disks[0].queued(), 0);
     world.heal().unwrap();
 }
+
+/// Each read takes 300 ms, and the next is asked for when it is over: copies do not get in between.
+#[test]
+fn who_does_one_thing_after_the_other_is_not_behind_copies() {
+    for canary in [MirrorCanary::None, MirrorCanary::IdleBetween] {
+        let mut world = lacking();
+        world.mirror.set_canary(canary);
+        world.mirror.set_pace(PAUSED);
+        world.pass(10);
+        let before = copied(&world);
+        for nth in 0..10 {
+            world.read(nth);
+            world.mirror.set_pace(WorkPace::default());
+            world.turn();
+            while world.waiting() > 0 {
+                world.now = world.now + Duration::from_millis(300);
+                assert!(world.step(), "it is being read");
+            }
+            world.turn();
+        }
+        let reads = |world: &World| world.disks[0].queued_of(Op::Read).len();
+        let is_planted = canary != MirrorCanary::None;
+        assert_eq!(copied(&world) > before || reads(&world) > 0, is_planted, "{canary:?}");
+        if !is_planted {
+            world.now = world.now + Duration::from_millis(20);
+            world.turn();
+            assert_ne!(reads(&world), 0, "nobody uses it");
+        }
+    }
+}
