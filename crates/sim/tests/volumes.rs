@@ -26,6 +26,16 @@ fn a_cut_is_not_over_with_the_run_of_another() {
     run_story(5129, Story::Volumes, Canary::None, false).unwrap_or_else(|v| panic!("{}", v.0));
 }
 
+/// A leg with sums over a slow wire is looked through behind a crash, also while a mirror is opened with it: it is in sync all the same. Nor
+/// is one dropped for ever whose wire loses a tenth of all frames.
+#[test]
+fn a_leg_over_a_slow_wire_comes_back() {
+    for seed in [5413, 6600, 9941] {
+        run_story(seed, Story::Volumes, Canary::None, false)
+            .unwrap_or_else(|v| panic!("{seed}: {}", v.0));
+    }
+}
+
 /// A planted fault is found within so many seeds.
 #[track_caller]
 fn found(canary: Canary, most: u64) {
@@ -114,6 +124,7 @@ fn found_by_enumeration(canary: Canary, seeds: Range<u64>) {
 #[test]
 fn canaries_that_need_one_moment_are_found_by_trying_all() {
     found_by_enumeration(Canary::Mirror(MirrorCanary::IntentAfterData), 0..26);
+    found_by_enumeration(Canary::Mirror(MirrorCanary::TwoTruths), 0..20);
     found_by_enumeration(Canary::Pool(PoolCanary::FuaWithoutMap), 0..20);
     found_by_enumeration(Canary::Pool(PoolCanary::FlushWithoutCommit), 0..20);
 }

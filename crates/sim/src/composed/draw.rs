@@ -36,12 +36,18 @@ const REQUESTS_AT_A_TIME: u64 = (512 << 10) / 4096;
 const HURRY_NS: u64 = 100 * MS;
 const SLOW_NS: u64 = 700 * MS;
 
-/// How long the target with the fewest slots takes for what is copied at a time, where nothing is lost.
+/// So many of all frames are lost, or as good as lost.
+const LOSSY: f64 = 0.08;
+
+/// How long the target with the fewest slots takes for what is copied at a time, at least.
 fn at_a_time_ns(world: &World) -> u64 {
     let wire = world.net.wire();
     let round_trip = wire.latency_ns_min + wire.latency_ns_max + 2 * world.lag_ns;
     let slots = world.servers.iter().map(|server| u64::from(server.config.slots)).min();
-    REQUESTS_AT_A_TIME / slots.unwrap_or(1).max(1) * round_trip
+    let takes = REQUESTS_AT_A_TIME / slots.unwrap_or(1).max(1) * round_trip;
+    // Of so many some are lost twice, and each time it takes twice as long until that is found out.
+    let is_lossy = wire.faults.loss + wire.faults.corrupt >= LOSSY;
+    if is_lossy { takes.max(HURRY_NS) } else { takes }
 }
 
 /// A volume of so many bytes on one machine: what it is made of, and how large its disks are.

@@ -17,7 +17,7 @@ use thinwire_modules::{
     Child, Crypt, CryptState, Integrity, IntegrityConfig, IntegrityState, XtsCipher,
 };
 use thinwire_volume::stores::NullStore;
-use thinwire_volume::{ErrorKind, Io, Op, Volume};
+use thinwire_volume::{ErrorKind, Io, Op, Volume, Work, WorkPace};
 
 use super::shape::{THIN_NAME, VolumeOver, VolumeShape};
 
@@ -51,6 +51,8 @@ pub struct GrowingSettings {
     pub leg_timeout: Duration,
     /// Likewise a part whose label is to be read: who opens a mirror does not wait longer for one.
     pub label_timeout: Duration,
+    /// Nothing is copied in mirrors before somebody says so.
+    pub is_paused: bool,
     /// Faults to plant.
     pub mirror_canary: MirrorCanary,
     /// Likewise in pools.
@@ -64,6 +66,7 @@ impl Default for GrowingSettings {
         GrowingSettings {
             leg_timeout: Duration::from_secs(5),
             label_timeout: Duration::from_secs(5),
+            is_paused: false,
             mirror_canary: MirrorCanary::default(),
             pool_canary: PoolCanary::default(),
             cut_canary: CutCanary::default(),
@@ -464,6 +467,9 @@ impl Growing {
         };
         let mut mirror = Mirror::open(legs, config).map_err(|e| refused(e.to_string()))?;
         mirror.set_canary(ground.settings.mirror_canary);
+        if ground.settings.is_paused {
+            mirror.set_pace(WorkPace { is_paused: true, ..WorkPace::default() });
+        }
         Ok(Some(Box::new(mirror)))
     }
 }
