@@ -46,6 +46,8 @@ pub enum Canary {
     Mirror(thinwire_modules::mirror::MirrorCanary),
     /// In their pools.
     Pool(thinwire_modules::thin::PoolCanary),
+    /// In what keeps writes in memory above their disks.
+    WriteBack(thinwire_modules::WriteBackCanary),
     /// One of those who take snapshots of several volumes as one.
     Cut(thinwire_modules::cuts::CutCanary),
     /// In clients of EBD, and in their servers.

@@ -6,6 +6,7 @@ mod known;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use thinwire_modules::WriteBackCanary;
 use thinwire_modules::cuts::CutCanary;
 use thinwire_modules::mirror::MirrorCanary;
 use thinwire_modules::thin::PoolCanary;
@@ -127,4 +128,7 @@ fn canaries_that_need_one_moment_are_found_by_trying_all() {
     found_by_enumeration(Canary::Mirror(MirrorCanary::TwoTruths), 0..20);
     found_by_enumeration(Canary::Pool(PoolCanary::FuaWithoutMap), 0..20);
     found_by_enumeration(Canary::Pool(PoolCanary::FlushWithoutCommit), 0..20);
+    // Rule 21.
+    found_by_enumeration(Canary::WriteBack(WriteBackCanary::FlushFirst), 0..20);
+    found_by_enumeration(Canary::WriteBack(WriteBackCanary::DurableInMemory), 0..20);
 }

@@ -28,6 +28,7 @@ pub fn run_volumes(seed: u64, canary: Canary, prints: bool) -> Result<RunReport,
         match canary {
             Canary::Mirror(planted) => host.settings.mirror_canary = planted,
             Canary::Pool(planted) => host.settings.pool_canary = planted,
+            Canary::WriteBack(planted) => host.settings.write_back_canary = planted,
             Canary::Cut(planted) => host.settings.cut_canary = planted,
             Canary::Initiator(planted) => host.config.canary = planted,
             _ => {}

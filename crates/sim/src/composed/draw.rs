@@ -170,9 +170,9 @@ fn sickly(drawn: MediumConfig, rng: &mut Rng) -> MediumConfig {
     }
 }
 
-/// Some volumes are read, and most of these written, by way of memory: as a whole, or the data of a pool.
-fn kept(shape: VolumeShape, rng: &mut Rng) -> VolumeShape {
-    if !rng.chance(0.2) {
+/// So many volumes are read, and most of these written, by way of memory: as a whole, or the data of a pool.
+pub(super) fn kept(shape: VolumeShape, chance: f64, rng: &mut Rng) -> VolumeShape {
+    if !rng.chance(chance) {
         return shape;
     }
     let mut told = vec![("size", 1 << 20)];
@@ -262,7 +262,7 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     };
     let sizes = shaper.sizes;
     // Drawn apart, so that all else of a world is as it was.
-    let shape = kept(shape, &mut Rng::new(seed ^ 0x6361_6368_6573_2121));
+    let shape = kept(shape, 0.2, &mut Rng::new(seed ^ 0x6361_6368_6573_2121));
     let of_cuts = &mut Rng::new(seed ^ 0x736e_6170_7368_6f74);
     let is_cut = of_cuts.chance(0.12);
     let (shape, sizes, pools) = match is_cut {

@@ -96,10 +96,13 @@ pub fn enumerate(seed: u64, canary: Canary) -> Result<Enumerated, Violation> {
     let mut rng = Rng::new(seed ^ 0x656e_756d_6572_6174);
     let bytes = pick(&mut rng, &[64 << 10, 256 << 10]);
     let (shape, sizes) = draw::small_shape(bytes, &mut rng);
+    // Drawn apart, so that all other workloads are what they were.
+    let shape = draw::kept(shape, 0.3, &mut Rng::new(seed ^ 0x6361_6368_6573_2121));
     let mut settings = GrowingSettings::default();
     match canary {
         Canary::Mirror(planted) => settings.mirror_canary = planted,
         Canary::Pool(planted) => settings.pool_canary = planted,
+        Canary::WriteBack(planted) => settings.write_back_canary = planted,
         _ => {}
     }
     let never = Countdown::never();

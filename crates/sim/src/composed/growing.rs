@@ -14,7 +14,8 @@ use thinwire_modules::mirror::{
 };
 use thinwire_modules::thin::{POOL_LABEL_TOKEN, PoolCanary, PoolConfig, PoolPart, ThinPool};
 use thinwire_modules::{
-    Child, Crypt, CryptState, Integrity, IntegrityConfig, IntegrityState, XtsCipher,
+    Child, Crypt, CryptState, Integrity, IntegrityConfig, IntegrityState, WriteBack,
+    WriteBackCanary, XtsCipher,
 };
 use thinwire_volume::stores::NullStore;
 use thinwire_volume::{ErrorKind, Io, Op, Volume, Work, WorkPace};
@@ -57,6 +58,8 @@ pub struct GrowingSettings {
     pub mirror_canary: MirrorCanary,
     /// Likewise in pools.
     pub pool_canary: PoolCanary,
+    /// Likewise in what keeps writes in memory.
+    pub write_back_canary: WriteBackCanary,
     /// Likewise where snapshots are taken of several as one.
     pub cut_canary: CutCanary,
 }
@@ -69,6 +72,7 @@ impl Default for GrowingSettings {
             is_paused: false,
             mirror_canary: MirrorCanary::default(),
             pool_canary: PoolCanary::default(),
+            write_back_canary: WriteBackCanary::default(),
             cut_canary: CutCanary::default(),
         }
     }
@@ -271,7 +275,13 @@ impl Growing {
             }
         }
         if !over.has_labels {
-            let volumes = take_there(&mut self.parts);
+            let mut volumes = take_there(&mut self.parts);
+            let planted = ground.settings.write_back_canary;
+            if planted != WriteBackCanary::None && over.keeps_writes() {
+                let mut volume = WriteBack::new(volumes.remove(0), 1 << 20);
+                volume.set_canary(planted);
+                return Ok(Some(Box::new(volume)));
+            }
             let built = over.module.open(volumes, &over.options);
             return built.map(Some).map_err(|e| NotGrown::Refused(e.to_string()));
         }

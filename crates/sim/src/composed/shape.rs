@@ -138,6 +138,12 @@ impl VolumeOver {
         self.module.name == Crypt::NAME
     }
 
+    /// What is written ends in memory, and goes down later.
+    pub fn keeps_writes(&self) -> bool {
+        let option = self.module.options.iter().find(|option| option.name == "write_back");
+        option.is_some_and(|option| self.options.get(option).is_some())
+    }
+
     /// It has sums.
     pub fn has_sums(&self) -> bool {
         self.module.name == Integrity::NAME
