@@ -158,11 +158,11 @@ impl fmt::Display for PoolError {
                 "volume {volume} is of a cut that may not have come about: open what was cut once for writing, which decides that; or delete it"
             ),
             PoolError::NoRoom => f.write_str(
-                "the pool has not enough metadata left: delete snapshots or volumes, or grow the metadata part",
+                "the pool has not enough metadata left: delete snapshots or volumes",
             ),
             PoolError::NoBlocks => f.write_str(
                 "the pool has not enough data blocks left: what stands on the volume has labels there, and whoever opens it has to write these, for which room \
-                 is kept; delete snapshots or volumes, discard (fstrim), or grow the data part",
+                 is kept; delete snapshots or volumes, or discard (fstrim)",
             ),
             PoolError::TooMany => f.write_str("the pool has as many volumes and snapshots as it can have: delete some"),
             PoolError::NoTime => f.write_str(
