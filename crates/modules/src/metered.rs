@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::Time;
-use thinwire_volume::{Completion, Io, Layer, Op, Volume, VolumeEvent};
+use thinwire_volume::{Completion, Io, IoError, Layer, Op, Volume, VolumeEvent};
 
 /// Over how long what is done in a second is taken.
 pub const METER_WINDOW: Duration = Duration::from_secs(1);
@@ -84,6 +84,8 @@ pub struct Meter {
     failed: Cell<u64>,
     busy_ns: Cell<u64>,
     recent: Cell<MeterRates>,
+    /// The first that failed since somebody asked.
+    failure: Cell<Option<IoError>>,
     /// The last that was told; zero before.
     now: Cell<Time>,
     /// When the window began, and what had been counted then.
@@ -114,6 +116,18 @@ impl Meter {
             busy_ns: self.busy_ns.get(),
             recent: self.recent.get(),
         }
+    }
+
+    /// Some I/O has failed since [`Meter::take_failure`].
+    #[inline]
+    pub fn has_failed(&self) -> bool {
+        self.failure.get().is_some()
+    }
+
+    /// The first I/O that has failed since this was asked last, if one has; its range is of this volume.
+    #[inline]
+    pub fn take_failure(&self) -> Option<IoError> {
+        self.failure.take()
     }
 
     /// What the stage clock has shown.
@@ -149,7 +163,15 @@ impl Meter {
         add(&self.completed, done.len() as u64);
         let failed = done.iter().filter(|one| one.result.is_err()).count();
         if failed > 0 {
-            add(&self.failed, failed as u64);
+            self.count_failed(done, failed as u64);
+        }
+    }
+
+    #[cold]
+    fn count_failed(&self, done: &[Completion], failed: u64) {
+        add(&self.failed, failed);
+        if self.failure.get().is_none() {
+            self.failure.set(done.iter().find_map(|one| one.result.err()));
         }
     }
 

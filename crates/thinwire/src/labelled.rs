@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use thinwire_modules::cuts::{CutVolume, Recorder};
 use thinwire_modules::meta::{
     Assembly, AssemblyError, BESIDE_TOKEN, Finding, Label, LabelError, LabelOutcome, LabelledPart,
-    Labels, OpeningError, SeenPart, WholeGrowth, WholeOpening, WholeSizes, assemble,
+    Labels, OpeningError, PartFence, SeenPart, WholeGrowth, WholeOpening, WholeSizes, assemble,
 };
 use thinwire_modules::mirror::OpeningWish;
 use thinwire_modules::thin::PoolHead;
@@ -102,11 +102,11 @@ pub fn build(
     let mut places: Vec<_> = children.into_iter().map(Some).collect();
     let mut labels: Vec<_> = written.into_iter().map(Some).collect();
     let (mut doors, mut kept, mut record) = (Vec::new(), Vec::new(), None);
-    let mut parts = Vec::new();
+    let (mut parts, fence) = (Vec::new(), PartFence::default());
     for (role, part) in whole.parts.iter().enumerate() {
         let mut child = places[part.place].take().expect("each is one part");
         if let Some((labels, label)) = labels.get_mut(part.place).and_then(Option::take) {
-            let (labelled, door) = LabelledPart::new(child);
+            let (labelled, door) = LabelledPart::new(child, fence.clone());
             child = Box::new(labelled);
             doors.push(door);
             match cuts.is_some() && role == 0 {

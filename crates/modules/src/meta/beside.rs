@@ -1,17 +1,28 @@
 //! [`LabelledPart`]: a part of a whole that is in use, whose labels are written beside that, through a [`PartDoor`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use thinwire_volume::{Completion, Geometry, Identity, Io, Layer, Token, Volume};
+use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Layer, Token, Volume};
 
 /// That of what is submitted through the door: whoever uses the part as data has no such token.
 pub const BESIDE_TOKEN: Token = Token::MAX;
+
+/// How errors of a part name that.
+const NAME: &str = "labels";
+
+/// Closed for good when a part has said that somebody else writes it by now: from then on nothing goes to any part of the whole, since who has
+/// one of them has them all, or is about to (rule 18). Clones are of one whole.
+#[derive(Clone, Default)]
+pub struct PartFence(Rc<Cell<bool>>);
 
 /// A part, as it is, and a door through which one I/O at a time goes there beside what the whole submits.
 pub struct LabelledPart {
     below: Box<dyn Volume>,
     door: PartDoor,
+    fence: PartFence,
+    /// What came when the fence was closed.
+    refused: Vec<Completion>,
 }
 
 /// The door: itself a volume, whose I/Os are handed down and brought back when the part is polled. A handle: clones are of one door.
@@ -35,8 +46,8 @@ struct Inner {
 }
 
 impl LabelledPart {
-    /// Of a part.
-    pub fn new(part: Box<dyn Volume>) -> (Self, PartDoor) {
+    /// Of a part of the whole that has this fence.
+    pub fn new(part: Box<dyn Volume>, fence: PartFence) -> (Self, PartDoor) {
         let door = PartDoor(Rc::new(RefCell::new(Inner {
             waiting: None,
             is_out: false,
@@ -48,7 +59,8 @@ impl LabelledPart {
             count: 0,
             is_gone: false,
         })));
-        (LabelledPart { below: part, door: door.clone() }, door)
+        let refused = Vec::new();
+        (LabelledPart { below: part, door: door.clone(), fence, refused }, door)
     }
 }
 
@@ -118,12 +130,19 @@ impl Layer for LabelledPart {
 
     #[inline]
     fn take(&mut self, io: Io) {
-        self.below.submit(io);
+        match self.fence.0.get() {
+            false => self.below.submit(io),
+            true => self.refused.push(fenced(&io)),
+        }
     }
 
     fn bring(&mut self, done: &mut Vec<Completion>) {
         let start = done.len();
         self.below.poll(done);
+        let is_fenced = |completion: &Completion| matches!(completion.result, Err(error) if error.kind == ErrorKind::Fenced);
+        if done[start..].iter().any(is_fenced) {
+            self.fence.0.set(true);
+        }
         let inner = &mut *self.door.0.borrow_mut();
         inner.geometry = self.below.geometry();
         if inner.is_out {
@@ -135,18 +154,70 @@ impl Layer for LabelledPart {
         }
         if let Some(io) = inner.waiting.take() {
             debug_assert_eq!(io.token, BESIDE_TOKEN);
-            inner.is_out = true;
-            self.below.submit(io);
+            match self.fence.0.get() {
+                true => inner.done.push(fenced(&io)),
+                false => {
+                    inner.is_out = true;
+                    self.below.submit(io);
+                }
+            }
         }
+        done.append(&mut self.refused);
     }
 
     fn taken(&self) -> usize {
-        self.below.outstanding() - usize::from(self.door.0.borrow().is_out)
+        self.below.outstanding() - usize::from(self.door.0.borrow().is_out) + self.refused.len()
     }
+}
+
+fn fenced(io: &Io) -> Completion {
+    Completion::new(io.token, Err(io.error(ErrorKind::Fenced, NAME)))
 }
 
 impl Drop for LabelledPart {
     fn drop(&mut self) {
         self.door.0.borrow_mut().is_gone = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thinwire_volume::Op;
+    use thinwire_volume::testing::Puppet;
+
+    use super::*;
+
+    fn polled(volume: &mut dyn Volume) -> Vec<(Token, Option<ErrorKind>)> {
+        let mut done = Vec::new();
+        volume.poll(&mut done);
+        let kind = |completion: &Completion| completion.result.err().map(|error| error.kind);
+        done.iter().map(|completion| (completion.token, kind(completion))).collect()
+    }
+
+    /// Rule 18: fenced at one part, all stop, at once, without a last write, be it of a label.
+    #[test]
+    fn who_was_fenced_at_one_part_writes_none() {
+        let puppets = [Puppet::new(1, Puppet::GEOMETRY), Puppet::new(2, Puppet::GEOMETRY)];
+        let fence = PartFence::default();
+        let part = |puppet: &Puppet| LabelledPart::new(Box::new(puppet.clone()), fence.clone());
+        let [(mut one, _), (mut other, mut door)] = [part(&puppets[0]), part(&puppets[1])];
+        let read = |token| Io::new(token, Op::Read, 0, 4096);
+        one.submit(read(1));
+        other.submit(read(2));
+        let (first, beside) = (puppets[0].take_one(), puppets[1].take_one());
+        let error = first.error(ErrorKind::Fenced, "puppet");
+        puppets[0].complete(Completion::new(first.token, Err(error)));
+        door.submit(Io::new(BESIDE_TOKEN, Op::Flush, 0, 0));
+        assert_eq!(polled(&mut one), [(1, Some(ErrorKind::Fenced))]);
+        one.submit(read(3));
+        other.submit(read(4));
+        assert_eq!((other.outstanding(), other.is_at_rest()), (2, false));
+        // What is under way there ends as it ends.
+        puppets[1].succeed(&beside);
+        assert_eq!(polled(&mut other), [(2, None), (4, Some(ErrorKind::Fenced))]);
+        assert_eq!(polled(&mut door), [(BESIDE_TOKEN, Some(ErrorKind::Fenced))]);
+        assert_eq!(polled(&mut one), [(3, Some(ErrorKind::Fenced))]);
+        assert!(puppets.iter().all(|puppet| puppet.take().is_empty()), "nothing goes down");
+        assert_eq!((one.outstanding(), other.outstanding(), door.outstanding()), (0, 0, 0));
     }
 }

@@ -26,7 +26,7 @@ pub use assembly::{
     Assembly, AssemblyError, FoundPart, NewPart, NewWhole, SeenPart, StalePart, WholeSizes,
     assemble, label_parts,
 };
-pub use beside::{BESIDE_TOKEN, LabelledPart, PartDoor};
+pub use beside::{BESIDE_TOKEN, LabelledPart, PartDoor, PartFence};
 pub use fault::LabelFault;
 pub use finding::{Finding, FoundLabel, LabelError};
 pub use growing::{GrowthError, WholeGrowth};

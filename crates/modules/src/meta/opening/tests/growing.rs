@@ -6,7 +6,9 @@ use thinwire_volume::{Completion, Geometry, Io, VolumeEvent};
 use super::*;
 use crate::Child;
 use crate::meta::growing::GrowthCanary;
-use crate::meta::{BESIDE_TOKEN, GrowthError, LABEL_AREA_BYTES, LabelledPart, WholeGrowth};
+use crate::meta::{
+    BESIDE_TOKEN, GrowthError, LABEL_AREA_BYTES, LabelledPart, PartFence, WholeGrowth,
+};
 
 /// By so many bytes its last part has grown, in the first place.
 const MORE: u64 = 64 << 10;
@@ -41,7 +43,7 @@ impl InUse {
         let puppets: Vec<_> = (1..3).map(|number| Puppet::new(number, geometry)).collect();
         let (mut doors, mut children) = (Vec::new(), Vec::new());
         for (part, puppet) in whole.parts.iter().zip(&puppets) {
-            let (volume, door) = LabelledPart::new(Box::new(puppet.clone()));
+            let (volume, door) = LabelledPart::new(Box::new(puppet.clone()), PartFence::default());
             let child = Child::within(Box::new(volume), part.data_start, part.data_bytes).unwrap();
             children.push(child.made_with(part.made_bytes).beside(door.clone()));
             doors.push(door);
