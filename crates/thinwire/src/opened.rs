@@ -5,6 +5,7 @@ mod bottom;
 mod build;
 mod climbing;
 mod ends;
+mod failures;
 mod grants;
 mod outline;
 mod passage;

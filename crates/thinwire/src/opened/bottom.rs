@@ -6,6 +6,7 @@ use std::rc::Rc;
 use thinwire_runtime::serve::{Awaited, OpenedLeaf};
 
 use super::ends;
+use super::failures::Failures;
 use super::outline::OutlineNode;
 use super::pools::OpenPool;
 use super::returning::{Returned, Returning};
@@ -31,12 +32,14 @@ pub(super) struct Bottom {
     pub lacking: Vec<(VolumeSpec, Failure)>,
     /// What stands on it.
     pub outline: Vec<OutlineNode>,
+    pub failures: Failures,
 }
 
 impl Bottom {
     /// Goes on with what comes back.
     #[inline]
     pub fn tend(&mut self) -> Returned {
+        self.failures.tell(&self.outline);
         let mut tended = self.returning.tend(&mut self.leaves);
         if self.returning.wants_some() {
             self.bring_new(&mut tended);

@@ -58,6 +58,23 @@ impl Meters {
     }
 }
 
+/// Where one of these is: the volume on top as users name it, then those below, down to this one.
+pub(super) fn path_of(nodes: &[OutlineNode], at: usize) -> String {
+    let (mut path, mut depth) = (Vec::new(), usize::MAX);
+    for node in nodes[..=at].iter().rev().filter(|node| node.meter.is_some()) {
+        if node.depth < depth {
+            depth = node.depth;
+            path.push(match (&node.node, depth) {
+                (_, 0) => node.name.as_str(),
+                (Some(named), _) => named.name.as_str(),
+                (None, _) => node.name.as_str(),
+            });
+        }
+    }
+    path.reverse();
+    path.join("/")
+}
+
 /// The UUID of the whole of a volume of this kind, if that works for itself.
 pub(super) fn working_whole(kind: &str, volume: &mut dyn Volume) -> Option<[u8; 16]> {
     let mut whole = None;
@@ -132,19 +149,7 @@ impl Outline {
 
     /// Where it is: the volume on top as users name it, then those below, down to this one.
     pub fn path(&self, at: usize) -> String {
-        let (mut path, mut depth) = (Vec::new(), usize::MAX);
-        for node in self.nodes[..=at].iter().rev().filter(|node| node.meter.is_some()) {
-            if node.depth < depth {
-                depth = node.depth;
-                path.push(match (&node.node, depth) {
-                    (_, 0) => node.name.as_str(),
-                    (Some(named), _) => named.name.as_str(),
-                    (None, _) => node.name.as_str(),
-                });
-            }
-        }
-        path.reverse();
-        path.join("/")
+        path_of(&self.nodes, at)
     }
 
     /// What users call the volume that stands there, by itself.

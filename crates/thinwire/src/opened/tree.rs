@@ -14,6 +14,7 @@ use thinwire_volume::{Identity, Port, Volume};
 use super::bottom::Bottom;
 use super::build::Build;
 use super::ends::{end_remotes, remotes};
+use super::failures::Failures;
 use super::grants::{Grants, Notes};
 use super::outline::{Outline, OutlineNode};
 use super::returning::Returning;
@@ -160,8 +161,8 @@ impl Tree {
         let mut grants = Grants::new(notes.clone());
         let returning = Returning::new(host, options, &disk_options, notes);
         let (leaves, pools, lacking) = (Vec::new(), Vec::new(), Vec::new());
-        let (seen, outline) = (Vec::new(), Vec::new());
-        let mut bottom = Bottom { leaves, returning, pools, seen, lacking, outline };
+        let (seen, outline, failures) = (Vec::new(), Vec::new(), Failures::default());
+        let mut bottom = Bottom { leaves, returning, pools, seen, lacking, outline, failures };
         let (mut ports, mut outline) = (Vec::new(), Outline::default());
         let stop = disk_options.stop.clone();
         let own = spec.over_pools();

@@ -24,6 +24,8 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 const GROWTH_PATIENCE: Duration = Duration::from_secs(24 * 3600);
 /// So long a leg that was added may take until it is attached, or says why it is not.
 const BRING_PATIENCE: Duration = Duration::from_secs(15);
+/// The same once it has said why: that may have been the end of who labelled it, and is tried again before.
+const REFUSED_PATIENCE: Duration = Duration::from_secs(7);
 /// How often is asked how far it is.
 const GLANCE: Duration = Duration::from_millis(100);
 /// How often that is said.
@@ -177,7 +179,10 @@ impl OpenElsewhere {
                 Some("resyncing") => absent_since = None,
                 _ => {
                     let since = *absent_since.get_or_insert_with(Instant::now);
-                    let patience = if node.why.is_some() { Duration::ZERO } else { BRING_PATIENCE };
+                    let patience = match node.why.is_some() {
+                        true => REFUSED_PATIENCE,
+                        false => BRING_PATIENCE,
+                    };
                     if since.elapsed() > patience {
                         let why = node.why.clone().unwrap_or_else(|| node.describe());
                         return Err(Failure::failed(format!(
