@@ -27,6 +27,8 @@ logs=$target/test-logs
 rm -rf "$logs"
 mkdir -p "$logs"
 export CARGO_TERM_PROGRESS_WHEN=never
+# Where nothing is built a second time, what would make that faster takes time and room for nothing.
+[ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
 passed=0 failed=0 report=() bad=() child= spare=
 
 stopped() {
