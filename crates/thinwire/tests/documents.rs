@@ -148,9 +148,12 @@ fn every_file_and_function_named_is_there() {
         .iter()
         .filter(|path| path.extension().is_some_and(|e| e == "rs" || e == "py" || e == "sh"))
         .filter(|path| !path.ends_with("tests/documents.rs"))
-        .filter_map(|path| std::fs::read_to_string(root().join(path)).ok())
+        .filter_map(|path| {
+            let text = std::fs::read_to_string(root().join(path)).ok()?;
+            Some(format!("{}\n{text}", path.display()))
+        })
         .collect();
-    // `on_frame`, and with dots the names of end-to-end tests.
+    // `on_frame`, and with dots the names of end-to-end tests: of a file's, and of a function there.
     let is_name = |word: &str| {
         word.contains('_')
             && word.chars().all(|c| c == '_' || c == '.' || c.is_ascii_alphanumeric())
