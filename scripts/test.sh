@@ -154,7 +154,7 @@ mutants-self() { scripts/mutants --self-test; }
 run_tidy() {
   part tidy scripts/tidy
   part mutants scripts/mutants --check
-  is_wanted unit || { part tidy-self tidy-self; part mutants-self mutants-self; }
+  is_wanted unit || is_wanted e2e || { part tidy-self tidy-self; part mutants-self mutants-self; }
 }
 run_fmt() { part fmt cargo fmt --all --check; }
 run_clippy() { part clippy cargo clippy --workspace --all-targets --locked -- -D warnings; }
@@ -164,7 +164,7 @@ run_unit() {
   part unit-self scripts/unit --self-test
   part unit-build scripts/unit --build
   ! is_wanted build || others+=(build)
-  ! is_wanted tidy || others+=(tidy-self mutants-self)
+  ! is_wanted tidy || is_wanted e2e || others+=(tidy-self mutants-self)
   [ ${#others[@]} -eq 0 ] || begin_spare "${others[@]}"
   part unit scripts/unit "${long[@]/#/--but=}"
   [ ${#others[@]} -eq 0 ] || end_spare "${others[@]}"
@@ -209,6 +209,7 @@ beside=()
 for name in sim canaries instructions; do
   if is_wanted e2e && is_wanted "$name"; then beside+=("$name"); fi
 done
+if is_wanted e2e && is_wanted tidy; then beside+=(tidy-self mutants-self); fi
 # What runs beside the end-to-end tests must not build what these run.
 is_wanted build || [ ${#beside[@]} -eq 0 ] || wanted=(build "${wanted[@]}")
 for name in "${wanted[@]}"; do
