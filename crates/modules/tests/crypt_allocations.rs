@@ -1,37 +1,12 @@
 //! I/O of an encrypted volume allocates nothing once warm.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod counting;
 
+use counting::allocations;
 use thinwire_buffer::{Pool, SegList};
 use thinwire_modules::{CRYPT_SEALED_BYTES, Child, Crypt, CryptState, XtsCipher};
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::{Completion, Identity, Io, Op, Volume};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting by thread.
-struct Counting;
-
-// SAFETY: everything is passed to the system's allocator unchanged; counting touches a thread-local without
-// destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const DEPTH: u64 = 8;
 const LEN: u64 = 16384;
@@ -83,7 +58,7 @@ fn io_allocates_nothing_once_warm() {
     let mut done = Vec::new();
     SegList::warm(64, 64);
     rounds(&mut crypt, &payload, 200, &mut done);
-    let before = ALLOCATIONS.with(Cell::get);
+    let before = allocations();
     rounds(&mut crypt, &payload, 200, &mut done);
-    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
+    assert_eq!(allocations() - before, 0);
 }

@@ -1,38 +1,14 @@
 //! Reads and writes of a volume with sums allocate nothing once warm, also where its sums do not fit into memory.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod counting;
+
 use std::time::Duration;
 
+use counting::allocations;
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_modules::{Child, Integrity, IntegrityConfig, IntegrityState, SumLayout, SumMaking};
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::{Completion, Identity, Io, Op, Volume};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting by thread.
-struct Counting;
-
-// SAFETY: everything is passed to the system's allocator unchanged; counting touches a thread-local without
-// destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const PART: u64 = 48 << 20;
 const WHOLE: [u8; 16] = [9; 16];
@@ -90,13 +66,9 @@ fn io_allocates_nothing_once_warm() {
             let mut done = Vec::new();
             SegList::warm(64, 64);
             rounds(&mut volume, &mut now, &payload, 400, &mut done);
-            let before = ALLOCATIONS.with(Cell::get);
+            let before = allocations();
             rounds(&mut volume, &mut now, &payload, 400, &mut done);
-            assert_eq!(
-                ALLOCATIONS.with(Cell::get),
-                before,
-                "I/Os of {len} bytes, {cache_bytes} bytes of sums"
-            );
+            assert_eq!(allocations(), before, "I/Os of {len} bytes, {cache_bytes} bytes of sums");
         }
     }
 }

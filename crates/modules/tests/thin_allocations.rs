@@ -1,8 +1,8 @@
 //! Reads and writes of blocks that a thin volume has allocate nothing once warm.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod counting;
 
+use counting::allocations;
 use thinwire_buffer::{Pool, SegList};
 use thinwire_modules::Options;
 use thinwire_modules::meta::{
@@ -13,31 +13,6 @@ use thinwire_modules::thin::{
 };
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::{Completion, Identity, Io, IoFlags, Op, Volume};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting by thread.
-struct Counting;
-
-// SAFETY: everything is passed to the system's allocator unchanged; counting touches a thread-local without
-// destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const DATA: u64 = 32 << 20;
 const METADATA: u64 = 4 << 20;
@@ -147,8 +122,8 @@ fn io_of_mapped_blocks_allocates_nothing() {
         let payload = SegList::of(memory.get_zeroed(len).freeze());
         SegList::warm(64, 64);
         rounds(&mut volume, &payload, 300, &mut done);
-        let before = ALLOCATIONS.with(Cell::get);
+        let before = allocations();
         rounds(&mut volume, &payload, 300, &mut done);
-        assert_eq!(ALLOCATIONS.with(Cell::get), before, "I/Os of {len} bytes");
+        assert_eq!(allocations(), before, "I/Os of {len} bytes");
     }
 }

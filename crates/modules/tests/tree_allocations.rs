@@ -1,8 +1,8 @@
 //! Lookups in trees whose nodes are in memory allocate nothing.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod counting;
 
+use counting::allocations;
 use thinwire_buffer::Pool;
 use thinwire_modules::meta::tree::{
     NODE_BYTES, TREE_ROOTS, TreeKind, TreePointer, TreeRoot, TreeState, Trees, TreesConfig,
@@ -13,31 +13,6 @@ use thinwire_modules::meta::{
 use thinwire_modules::{Module, Options};
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::{Identity, Volume};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting by thread.
-struct Counting;
-
-// SAFETY: everything is passed to the system's allocator unchanged; counting touches a thread-local without
-// destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 static KINDS: [TreeKind; 1] = [TreeKind::of::<u64>(16, "numbers")];
 const NODES: u64 = 2_000;
@@ -107,10 +82,10 @@ fn lookups_of_nodes_in_memory_allocate_nothing() {
     trees.commit(roots, &[]).unwrap();
     while turn(&mut trees, &mut part, &mut data).is_none() {}
 
-    let before = ALLOCATIONS.with(Cell::get);
+    let before = allocations();
     for key in 0..KEYS {
         assert_eq!(trees.lookup(tree, key * 7 % KEYS), Ok(Some(key)));
     }
     assert_eq!(trees.lookup(tree, KEYS), Ok(None));
-    assert_eq!(ALLOCATIONS.with(Cell::get), before);
+    assert_eq!(allocations(), before);
 }
