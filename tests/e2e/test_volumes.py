@@ -532,3 +532,17 @@ def exported_from_a_file(lab):
     with open(file, "a", encoding="utf-8") as out:
         out.write('[[export]]\nname = "twice"\nvolume = "linear:[spare,low]"\n')
     refused(lab, *check_only, says=["export `twice`", "local.img are the same file"])
+
+
+@test(seconds=40)
+def what_fails_is_told_with_its_place(lab):
+    """An I/O that fails in a tree is told in the log of whoever has that open, a target or a command, by the path of the part and the range there; not each of many."""
+    tree, run_dir = "linear:[memory:4M,error:[memory:16M]?reads=20]", ("--run-dir", lab.path("run"))
+    told = "linear/error: read of 4096 bytes at "
+    done = thinwire(lab, "bench", tree, "--rw", "randread", "--runtime", "0.2", *run_dir, expect=1)
+    check(done.stderr.count(told) == 1, done.stderr)
+    target = Target(lab, f"tree={tree}")
+    thinwire(lab, "bench", uri(lab, "tree"), "--rw", "randread", "--runtime", "0.2", *run_dir, expect=1)
+    until("the target has told", 10, lambda: told in target.process.stderr)
+    target.stop()
+    check(target.process.stderr.count(told) == 1, target.process.stderr)

@@ -353,12 +353,13 @@ impl Tree {
         found
     }
 
-    /// Some of its legs come back by themselves, or may be added.
-    pub fn has_comers(&self) -> bool {
-        self.bottom.has_comers()
+    /// There is something to do after each turn: some of its legs come back by themselves, or may be added; or what fails in it is told
+    /// with its place.
+    pub fn is_tended(&self) -> bool {
+        self.bottom.has_comers() || self.bottom.is_made_of_others()
     }
 
-    /// The volume; what tells what that is made of; what goes on with its legs that come back, after each turn; and what ends its leaves in
+    /// The volume; what tells what that is made of; what is done after each turn, if it [has to be](Tree::is_tended); and what ends its leaves in
     /// order once nobody uses it any more, giving that up when `hurry` is readable. That is told whether anybody could use it.
     pub fn into_parts(
         self,

@@ -113,7 +113,7 @@ impl TreeOpener {
         let (mut fds, ports, leaves) = (tree.fds(), tree.ports.clone(), tree.remote_leaves());
         let (held, direct, awaited) =
             (tree.held_leaves(&spec.volume), tree.direct(), tree.awaited());
-        let is_tended = tree.has_comers();
+        let is_tended = tree.is_tended();
         let (volume, outline, tend, end) = tree.into_parts(host, options.hurry);
         let recorded = disk::recorded(volume, &self.state_dir, &spec.name, held);
         let (volume, fd) = match recorded {
