@@ -142,15 +142,22 @@ impl LegKeeper for Keeper {
     }
 }
 
-/// Again and again, also in the middle of being copied to; one that nobody keeps stays away.
-#[test]
-fn a_leg_that_is_kept_comes_back_by_itself() {
-    let contents = (0..3).map(|leg| formatted(leg, &state(9, &[InSync; 3]), [0, 0]));
+/// A mirror of so many legs, and what keeps the second of them.
+fn with_keeper(legs: usize) -> (World, Rc<RefCell<Kept>>) {
+    let state = state(9, &vec![InSync; legs]);
+    let contents = (0..legs).map(|leg| formatted(leg, &state, [0, 0]));
     let mut world = World::open(contents.collect(), Order::Turns, 1);
     world.is_recording = false;
     let kept = Rc::new(RefCell::new(Kept::default()));
     let keeper = Keeper { disks: world.disks.clone(), kept: kept.clone() };
     world.mirror.config.keeper = Some(Box::new(keeper));
+    (world, kept)
+}
+
+/// Again and again, also in the middle of being copied to; one that nobody keeps stays away.
+#[test]
+fn a_leg_that_is_kept_comes_back_by_itself() {
+    let (mut world, kept) = with_keeper(3);
     world.disks[2].fail(Some(ErrorKind::Away));
     world.write(SMALL, 1, 1, false);
     world.wait();
@@ -182,12 +189,7 @@ fn a_leg_that_is_kept_comes_back_by_itself() {
 /// Rule 18: what is back when the mirror has been fenced is not taken, and whoever brings it is told.
 #[test]
 fn a_mirror_that_was_fenced_takes_no_leg_back() {
-    let contents = (0..2).map(|leg| formatted(leg, &state(9, &[InSync; 2]), [0, 0]));
-    let mut world = World::open(contents.collect(), Order::Turns, 1);
-    world.is_recording = false;
-    let kept = Rc::new(RefCell::new(Kept::default()));
-    let keeper = Keeper { disks: world.disks.clone(), kept: kept.clone() };
-    world.mirror.config.keeper = Some(Box::new(keeper));
+    let (mut world, kept) = with_keeper(2);
     world.disks[1].fail(Some(ErrorKind::Away));
     world.write(SMALL, 1, 1, false);
     world.wait();
@@ -255,12 +257,7 @@ fn what_comes_in_the_place_of_a_leg_gets_all() {
 
 /// A mirror whose second leg is away, and given up to whoever keeps it.
 fn without_the_second() -> (World, Rc<RefCell<Kept>>) {
-    let contents = (0..2).map(|leg| formatted(leg, &state(9, &[InSync; 2]), [0, 0]));
-    let mut world = World::open(contents.collect(), Order::Turns, 1);
-    world.is_recording = false;
-    let kept = Rc::new(RefCell::new(Kept::default()));
-    let disks = world.disks.clone();
-    world.mirror.config.keeper = Some(Box::new(Keeper { disks, kept: kept.clone() }));
+    let (mut world, kept) = with_keeper(2);
     world.pass(1);
     world.disks[1].fail(Some(ErrorKind::Away));
     world.write(SMALL, 1, 1, false);
@@ -336,12 +333,7 @@ fn who_brings_legs_is_told_how_they_stand() {
 /// A removed leg is out once that is on record.
 #[test]
 fn a_leg_that_is_removed_while_it_is_away_is_out() {
-    let contents = (0..3).map(|leg| formatted(leg, &state(9, &[InSync; 3]), [0, 0]));
-    let mut world = World::open(contents.collect(), Order::Turns, 1);
-    world.is_recording = false;
-    let kept = Rc::new(RefCell::new(Kept::default()));
-    let disks = world.disks.clone();
-    world.mirror.config.keeper = Some(Box::new(Keeper { disks, kept: kept.clone() }));
+    let (mut world, kept) = with_keeper(3);
     world.disks[1].fail(Some(ErrorKind::Away));
     world.write(SMALL, 1, 1, false);
     world.wait();
