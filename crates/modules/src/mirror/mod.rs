@@ -455,11 +455,15 @@ impl Volume for Mirror {
         if let Some(kind) = self.stopped.or(closing) {
             return self.ready.push(Completion::new(io.token, Err(io.error(kind, NAME))));
         }
+        // Nothing but the read itself has changed: what is to be done else the next poll or turn does.
+        let is_only_read = matches!(io.op, Op::Read | Op::BlockStatus);
         match self.phase {
             Phase::Serving => self.begin(io),
             _ => self.queue.push_back(io),
         }
-        self.settle();
+        if !is_only_read || !self.ripe.is_empty() {
+            self.settle();
+        }
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
