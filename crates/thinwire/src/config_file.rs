@@ -61,6 +61,7 @@ pub(crate) fn read_again() {
 pub(crate) fn forget() {
     TEXTS.with_borrow_mut(BTreeMap::clear);
     FOLDERS.with_borrow_mut(BTreeMap::clear);
+    crate::uri::forget_parts();
 }
 
 /// All keys that a file may have, none of them checked but for its type.
@@ -85,6 +86,9 @@ pub(crate) struct FileKeys {
     pub spin: Option<Spanned<FileSpin>>,
     pub user: Option<String>,
     pub confine: Option<bool>,
+    /// Where `uuid:` looks for parts.
+    #[serde(default)]
+    pub places: Vec<PathBuf>,
     #[serde(default)]
     pub export: Vec<Spanned<FileExport>>,
     #[serde(default)]

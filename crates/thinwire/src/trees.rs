@@ -92,6 +92,8 @@ impl fmt::Display for NodeName {
 pub(crate) struct Trees {
     file: PathBuf,
     described: Vec<Described>,
+    /// Where `uuid:` looks for parts; anywhere if there are none.
+    places: Vec<PathBuf>,
     /// What files that are named in it describe.
     library: Library,
 }
@@ -162,6 +164,11 @@ impl<'a> Scope<'a> {
         Scope { folder: Path::new(""), trees: None, walk }
     }
 
+    /// Where parts are looked for by their labels; anywhere if there are none.
+    pub fn places(&self) -> &'a [PathBuf] {
+        self.trees.map_or(&[], |trees| &trees.places)
+    }
+
     /// Goes into a volume that is made of others.
     ///
     /// # Errors
@@ -229,6 +236,8 @@ impl Trees {
     pub fn of(file: &Path, files: &[ConfigFile]) -> Outcome<Self> {
         let mut trees = Trees { file: file.to_owned(), ..Trees::default() };
         for file in files {
+            let named = file.keys.places.iter();
+            trees.places.extend(named.map(|place| file.folder().join(place)));
             for volume in &file.keys.volume {
                 trees.add(file, volume)?;
             }

@@ -1,11 +1,13 @@
 //! Volumes as users name them: a path, `file:PATH`, `memory:SIZE`, `null:SIZE`, an export of a target
 //! (`tw://`, `tw+udp://`), a device of an EBD or AoE server (`ebd://`, `aoe://`), a module over a list of these
-//! (`linear:[VOLUME,...]`), with its options behind that, or one that a file describes (`FILE.toml#NAME`).
+//! (`linear:[VOLUME,...]`), with its options behind that, a part by its label (`uuid:UUID`), or one that a file
+//! describes (`FILE.toml#NAME`).
 
 mod aoe;
 mod ebd;
 mod leaves;
 mod options;
+mod part_uuid;
 mod remote;
 
 use std::cell::RefCell;
@@ -25,6 +27,7 @@ pub use ebd::EbdSpec;
 pub(crate) use ebd::{parse_device, parse_ethertype, parse_plain_interface, plain_link};
 pub use leaves::{Ground, PoolUse, same};
 pub(crate) use options::set_option;
+pub(crate) use part_uuid::forget as forget_parts;
 pub use remote::{NodeAddress, RemoteSpec};
 
 /// How deep volumes can be in each other, lists and those that files describe alike.
@@ -118,6 +121,10 @@ pub(crate) fn parse_volume(text: &str, scope: &Scope<'_>) -> Result<VolumeSpec, 
     match scheme {
         "file" if rest.is_empty() => bad("the path is missing"),
         "file" => Ok(path(rest)),
+        "uuid" => match part_uuid::find(rest, scope.places()) {
+            Ok(path) => Ok(VolumeSpec::Path(path)),
+            Err(why) => bad(&why),
+        },
         "memory" => Ok(VolumeSpec::Memory(store_size(text, rest)?)),
         "null" => Ok(match rest.strip_suffix(",switch") {
             Some(size) => VolumeSpec::Switched(store_size(text, size)?),
@@ -209,8 +216,8 @@ fn kinds() -> String {
         MODULES.iter().map(|module| format!("{}:[VOLUME,...]", module.name)).collect();
     let lists = lists.join(", ");
     format!(
-        "file:PATH, FILE.toml#NAME, memory:SIZE, null:SIZE, tw://NODE/EXPORT, tw+udp://HOST/EXPORT, \
-         ebd://MAC/MAJOR.MINOR, aoe://SHELF.SLOT, {lists}"
+        "file:PATH, uuid:PART, FILE.toml#NAME, memory:SIZE, null:SIZE, tw://NODE/EXPORT, \
+         tw+udp://HOST/EXPORT, ebd://MAC/MAJOR.MINOR, aoe://SHELF.SLOT, {lists}"
     )
 }
 

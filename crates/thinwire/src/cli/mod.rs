@@ -39,6 +39,8 @@ Volumes:
   PATH, file:PATH                     a file or a block device
   FILE.toml#NAME                      a [[volume]] of that file (see `thinwire target --help`); a
                                       file whose own name looks so is file:PATH
+  uuid:PART                           the file or device with that part of a volume with labels, whatever
+                                      it is called (see `places` in `thinwire target --help`)
   memory:SIZE                         memory, lost with the process
   null:SIZE                           reads zeroes, forgets writes; with ,switch behind it another
                                       thread completes (bench only)
@@ -197,6 +199,10 @@ Configuration (conf.d/*.toml beside the file adds to it; relative paths begin at
 [[volume]] is a volume made of others (`thinwire --help` shows the kinds, and what options each has: they are keys
 here, as in chunk = \"128K\"). Its children are volumes as on the command line, or others that are described so;
 each can be a part of one only once, also by way of slices of it. Other commands name it target.toml#big.
+
+places = [\"/srv\", \"/dev/disk/by-id\"] are the files, devices and folders among which uuid:PART finds a part by
+what its label says (`thinwire volume dump` shows it); all block devices if there are none. They are read when the
+file is.
 
 Keys that few need: insecure = true, authenticate_only = true, announce = true, limits = { memory = \"4G\" },
 shards = 2, batch = \"backlog\", data_batch = true,

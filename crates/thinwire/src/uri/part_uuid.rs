@@ -1,0 +1,215 @@
+//! `uuid:UUID`: a part of a labelled whole by what its label says, whatever it is called now. It is looked for
+//! in the places that a file lists (`places = [...]`), or among the block devices of this machine.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use thinwire_modules::meta::{LABEL_BYTES, LABEL_OFFSETS, Label};
+
+use crate::error::why_unreadable;
+
+/// Where the kernel names all block devices.
+const BLOCK_DEVICES: &str = "/sys/class/block";
+/// Of what could not be read, and where it was looked, no more are named.
+const NAMED_MAX: usize = 4;
+
+type Uuid = [u8; 16];
+
+// Each volume that is named is parsed by itself: all see the parts where they were when they were looked for first.
+thread_local! {
+    static SCANS: RefCell<BTreeMap<Vec<PathBuf>, Rc<Scan>>> = const { RefCell::new(BTreeMap::new()) };
+    /// Where parts have been found: who has given up its rights since cannot look again.
+    static FOUND: RefCell<BTreeMap<Uuid, PathBuf>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// What is looked for from now on is looked for anew.
+pub(crate) fn forget() {
+    SCANS.with_borrow_mut(BTreeMap::clear);
+}
+
+/// Parts by their labels, as they were found in some places.
+#[derive(Default)]
+struct Scan {
+    parts: Vec<(PathBuf, Label)>,
+    /// What labels were looked for in.
+    seen: usize,
+    unreadable: Vec<(PathBuf, io::Error)>,
+}
+
+/// The path of the part with this UUID: in hex, with dashes or without. `places` are files, devices, and folders of such; if there
+/// are none, all block devices. Reads the labels of all.
+///
+/// # Errors
+/// It is no UUID, no such part is there, several are (twins: neither is used), or it is that of a
+/// whole.
+pub(super) fn find(text: &str, places: &[PathBuf]) -> Result<PathBuf, String> {
+    let uuid = parse(text).ok_or("a UUID has 32 hex digits, and dashes as you like")?;
+    let known = SCANS.with_borrow(|scans| scans.get(places).cloned());
+    let scan = match known {
+        Some(scan) => scan,
+        None => {
+            let scan = Rc::new(Scan::of(places));
+            SCANS.with_borrow_mut(|scans| scans.insert(places.to_vec(), scan.clone()));
+            scan
+        }
+    };
+    let found = scan.find(&uuid).or_else(|why| {
+        let before = FOUND.with_borrow(|found| found.get(&uuid).cloned());
+        before.filter(|path| scan.is_unreadable(path)).ok_or(why)
+    });
+    let path = found.map_err(|why| match places.is_empty() {
+        true => format!("{why}; a file lists other places to look in as places = [\"/srv\"]"),
+        false => why,
+    })?;
+    FOUND.with_borrow_mut(|found| found.insert(uuid, path.clone()));
+    Ok(path)
+}
+
+fn parse(text: &str) -> Option<Uuid> {
+    let digits: String = text.chars().filter(|&c| c != '-').collect();
+    let is_hex = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex.then(|| u128::from_str_radix(&digits, 16).ok())?.map(u128::to_be_bytes)
+}
+
+fn hex(uuid: &Uuid) -> String {
+    format!("{:032x}", u128::from_be_bytes(*uuid))
+}
+
+impl Scan {
+    fn of(places: &[PathBuf]) -> Scan {
+        let mut scan = Scan::default();
+        let mut met = Vec::new();
+        let all = match places {
+            [] => devices(),
+            _ => places.to_vec(),
+        };
+        for place in all {
+            match place.read_dir() {
+                Ok(entries) => {
+                    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+                    paths.sort();
+                    paths.iter().for_each(|path| scan.look(path, &mut met));
+                }
+                Err(e) if e.kind() == io::ErrorKind::NotADirectory => scan.look(&place, &mut met),
+                Err(e) => scan.unreadable.push((place, e)),
+            }
+        }
+        scan
+    }
+
+    /// Looks for labels in what may have some, once however many names it has.
+    fn look(&mut self, path: &Path, met: &mut Vec<(u64, u64)>) {
+        let meta = match path.metadata() {
+            Ok(meta) => meta,
+            Err(e) => return self.unreadable.push((path.to_owned(), e)),
+        };
+        let Some(id) = id_of(&meta) else { return };
+        if met.contains(&id) {
+            return;
+        }
+        met.push(id);
+        self.seen += 1;
+        match newest_label(path) {
+            Ok(Some(label)) => self.parts.push((path.to_owned(), label)),
+            Ok(None) => {}
+            Err(e) => self.unreadable.push((path.to_owned(), e)),
+        }
+    }
+
+    fn find(&self, uuid: &Uuid) -> Result<PathBuf, String> {
+        let has_it = |(_, label): &&(PathBuf, Label)| label.part().uuid == *uuid;
+        let mut parts = self.parts.iter().filter(has_it).map(|(path, _)| path);
+        match (parts.next(), parts.next()) {
+            (Some(one), None) => return Ok(one.clone()),
+            (Some(one), Some(other)) => {
+                return Err(format!(
+                    "{} and {} are both the part with this UUID, so one is a copy, and neither is used: name the \
+                     right one by its path, or move the copy away",
+                    one.display(),
+                    other.display()
+                ));
+            }
+            _ => {}
+        }
+        if let Some((_, label)) = self.parts.iter().find(|(_, label)| label.whole == *uuid) {
+            let of: Vec<_> =
+                label.parts.iter().map(|part| format!("uuid:{}", hex(&part.uuid))).collect();
+            let (kind, name) = (label.module.name, &label.name);
+            return Err(format!(
+                "that is the UUID of the {kind} `{name}` as a whole: name its parts, {}",
+                of.join(", ")
+            ));
+        }
+        let mut why = format!("none of {} files and devices is the part with this UUID", self.seen);
+        let named: Vec<_> = self
+            .unreadable
+            .iter()
+            .take(NAMED_MAX)
+            .map(|(path, e)| format!("{}: {}", path.display(), why_unreadable(e)))
+            .collect();
+        if !named.is_empty() {
+            let count = self.unreadable.len();
+            why += &format!("; {count} could not be read ({})", named.join(", "));
+        }
+        Err(why)
+    }
+
+    fn is_unreadable(&self, path: &Path) -> bool {
+        self.unreadable.iter().any(|(at, _)| path.starts_with(at))
+    }
+}
+
+/// The block devices of this machine, as they are called in `/dev`.
+fn devices() -> Vec<PathBuf> {
+    let Ok(entries) = Path::new(BLOCK_DEVICES).read_dir() else { return Vec::new() };
+    let dev = Path::new("/dev");
+    // The kernel writes `!` for a slash.
+    let names = entries.flatten().map(|entry| entry.file_name());
+    let mut all: Vec<_> = names
+        .map(|name| dev.join(name.to_string_lossy().replace('!', "/")))
+        .filter(|path| path.exists())
+        .collect();
+    all.sort();
+    all
+}
+
+/// What is the same under all of its names; none of what has no labels.
+fn id_of(meta: &Metadata) -> Option<(u64, u64)> {
+    match meta.file_type() {
+        kind if kind.is_block_device() => Some((u64::MAX, meta.rdev())),
+        kind if kind.is_file() => Some((meta.dev(), meta.ino())),
+        _ => None,
+    }
+}
+
+/// What the newer of two copies says; none if neither is whole.
+fn newest_label(path: &Path) -> io::Result<Option<Label>> {
+    // What became a pipe meanwhile is not waited for.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let mut newest: Option<Label> = None;
+    for offset in LABEL_OFFSETS {
+        let Some(label) = read_copy(&file, offset)? else { continue };
+        if newest.as_ref().is_none_or(|other| other.generation < label.generation) {
+            newest = Some(label);
+        }
+    }
+    Ok(newest)
+}
+
+fn read_copy(file: &File, offset: u64) -> io::Result<Option<Label>> {
+    let mut image = [0; LABEL_BYTES];
+    match file.read_exact_at(&mut image, offset) {
+        Ok(()) => Ok(Label::decode(&image).ok()),
+        // It is too short for labels.
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! Parts are found by their labels, under whatever name.
+
+use std::os::unix::fs::symlink;
+
+use thinwire_modules::meta::{NewPart, NewWhole, label_parts};
+use thinwire_modules::{Module, Options};
+use thinwire_volume::Identity;
+
+use super::*;
+use crate::testing::TempDir;
+use crate::uri::VolumeSpec;
+
+/// A file with the label of part `role` of two, in the first of the places for it.
+fn part(path: &Path, role: usize, generation: u64) {
+    let content = Identity { identity: [7; 16], incarnation: 1 };
+    let parts = [1, 2].map(|nth| NewPart { uuid: [nth; 16], content, bytes: 4 << 20 });
+    let module = Module::find("linear").unwrap();
+    let bytes = parts.iter().map(|part| part.data_bytes(module)).sum();
+    let options = &Options::default();
+    let whole = NewWhole { name: "home", uuid: [9; 16], module, options, bytes };
+    let mut label = label_parts(&whole, &parts).unwrap().swap_remove(role);
+    label.generation = generation;
+    let file = File::create(path).unwrap();
+    file.set_len(4 << 20).unwrap();
+    file.write_all_at(&label.encode().unwrap()[..], LABEL_OFFSETS[0]).unwrap();
+}
+
+fn uuid(nth: u8) -> String {
+    hex(&[nth; 16])
+}
+
+#[test]
+fn a_part_is_found_under_whatever_name() {
+    let dir = TempDir::new("part-uuid");
+    let at = |name: &str| dir.path().join(name);
+    part(&at("x.img"), 0, 1);
+    part(&at("y.img"), 1, 1);
+    symlink(at("x.img"), at("also-x.img")).unwrap();
+    std::fs::write(at("short"), b"no label").unwrap();
+    std::fs::create_dir(at("folder")).unwrap();
+    let places = [dir.path().to_owned()];
+    // The first of its names, and not two of it.
+    assert_eq!(find(&uuid(1), &places), Ok(at("also-x.img")));
+    assert_eq!(find("02020202-0202-0202-0202-020202020202", &places), Ok(at("y.img")));
+    assert_eq!(find(&uuid(2), &[at("y.img")]), Ok(at("y.img")));
+
+    std::fs::rename(at("y.img"), at("z.img")).unwrap();
+    forget();
+    assert_eq!(find(&uuid(2), &places), Ok(at("z.img")));
+}
+
+#[test]
+fn of_twins_neither_is_used_and_both_are_named() {
+    let dir = TempDir::new("part-twins");
+    let at = |name: &str| dir.path().join(name);
+    part(&at("x.img"), 0, 1);
+    part(&at("copy.img"), 0, 5);
+    let why = find(&uuid(1), &[dir.path().to_owned()]).unwrap_err();
+    assert!(why.contains("x.img") && why.contains("copy.img") && why.contains("neither"), "{why}");
+}
+
+#[test]
+fn what_is_no_part_is_said_to_be_none() {
+    let dir = TempDir::new("part-none");
+    let at = |name: &str| dir.path().join(name);
+    part(&at("x.img"), 0, 1);
+    let places = [dir.path().to_owned(), at("missing")];
+    let refused = |text: &str, says: &[&str]| {
+        let why = find(text, &places).unwrap_err();
+        assert!(says.iter().all(|word| why.contains(word)), "{why}");
+    };
+    refused("xyz", &["32 hex digits"]);
+    refused(&uuid(1)[1..], &["32 hex digits"]);
+    refused(&uuid(9), &["the linear `home` as a whole", &uuid(1), &uuid(2)]);
+    refused(&uuid(2), &["none of 1 files", "1 could not be read", "missing"]);
+}
+
+/// Both copies are read, and the newer one counts, whichever it is.
+#[test]
+fn the_newer_copy_counts() {
+    let dir = TempDir::new("part-copies");
+    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    for (newer, older) in [(0, 1), (1, 0)] {
+        part(&new, 0, 8);
+        part(&old, 1, 7);
+        let read = |path| read_copy(&File::open(path).unwrap(), LABEL_OFFSETS[0]).unwrap().unwrap();
+        let (new_label, old_label) = (read(&new), read(&old));
+        let file = OpenOptions::new().write(true).open(&new).unwrap();
+        file.write_all_at(&new_label.encode().unwrap()[..], LABEL_OFFSETS[newer]).unwrap();
+        file.write_all_at(&old_label.encode().unwrap()[..], LABEL_OFFSETS[older]).unwrap();
+        assert_eq!(newest_label(&new).unwrap().unwrap().role, 0);
+    }
+}
+
+/// Who has given up its rights uses what it has found before it did, but nothing that is no more there.
+#[test]
+fn what_cannot_be_read_any_more_is_where_it_was() {
+    let dir = TempDir::new("part-known");
+    let path = dir.path().join("x.img");
+    part(&path, 0, 1);
+    assert_eq!(find(&uuid(1), std::slice::from_ref(&path)), Ok(path.clone()));
+    let (parts, seen) = (Vec::new(), 1);
+    let scan = |at: &Path| {
+        let unreadable = vec![(at.to_owned(), io::ErrorKind::PermissionDenied.into())];
+        Rc::new(Scan { parts: parts.clone(), seen, unreadable })
+    };
+    for (at, is_known) in [(&*path, true), (Path::new("/other"), false)] {
+        let places = vec![dir.path().join(is_known.to_string())];
+        SCANS.with_borrow_mut(|scans| scans.insert(places.clone(), scan(at)));
+        assert_eq!(find(&uuid(1), &places).is_ok(), is_known);
+    }
+}
+
+#[test]
+fn files_say_where_to_look() {
+    let dir = TempDir::new("part-places");
+    let disks = dir.path().join("disks");
+    std::fs::create_dir(&disks).unwrap();
+    part(&disks.join("x.img"), 0, 1);
+    part(&disks.join("y.img"), 1, 1);
+    let file = dir.path().join("a.toml");
+    let children = format!("[\"uuid:{}\", \"uuid:{}\"]", uuid(1), uuid(2));
+    let text = format!(
+        "places = [\"disks\"]\n[[volume]]\nname = \"home\"\nkind = \"linear\"\nlabels = true\nchildren = {children}\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let spec: VolumeSpec = format!("{}#home", file.display()).parse().unwrap();
+    let VolumeSpec::Over { children, .. } = spec else { panic!("it is made of others") };
+    let wanted = ["x.img", "y.img"].map(|name| VolumeSpec::Path(disks.join(name)));
+    assert_eq!(children, wanted);
+}
