@@ -80,6 +80,10 @@ mod rules;
 mod shape;
 mod slice;
 mod stripe;
+#[cfg(test)]
+mod tests {
+    pub(crate) mod golden;
+}
 pub mod thin;
 mod trial;
 mod write_back;

@@ -1,25 +1,9 @@
-//! What stands on a part against the images kept in `tests/golden/integrity`. `THINWIRE_BLESS=1` writes them anew.
-
-use std::path::{Path, PathBuf};
+//! What stands on a part against the images kept in `tests/golden/integrity`.
 
 use super::super::*;
 use super::world::*;
 use crate::mirror::tests::disk::at;
-
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/integrity")
-}
-
-/// Rows of 16 bytes, but those that are all zero.
-fn to_hex(bytes: &[u8]) -> String {
-    let mut out = String::new();
-    for (row, line) in bytes.chunks(16).enumerate().filter(|(_, line)| **line != [0; 16]) {
-        out += &format!("{:04x} ", row * 16);
-        line.iter().for_each(|byte| out += &format!(" {byte:02x}"));
-        out.push('\n');
-    }
-    out
-}
+use crate::tests::golden;
 
 /// A block was written twice, another one to zeroes, one in the last region; the first region is open.
 fn images() -> [(&'static str, Vec<u8>); 4] {
@@ -45,15 +29,7 @@ fn images() -> [(&'static str, Vec<u8>); 4] {
 
 #[test]
 fn images_are_those_that_are_kept() {
-    for (name, image) in images() {
-        let path = folder().join(format!("{name}.hex"));
-        if std::env::var_os("THINWIRE_BLESS").is_some() {
-            std::fs::create_dir_all(folder()).unwrap();
-            std::fs::write(&path, to_hex(&image)).unwrap();
-        }
-        let kept = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert_eq!(to_hex(&image), kept, "{name}: the format has changed");
-    }
+    golden::are_kept("integrity", &images());
 }
 
 /// Sums as the document says, by another way.

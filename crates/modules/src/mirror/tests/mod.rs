@@ -9,6 +9,7 @@ mod crashes;
 mod cuts;
 pub(crate) mod disk;
 mod faults;
+mod golden;
 mod growths;
 mod kept;
 mod openings;

@@ -1,11 +1,11 @@
 //! What stands in labels and trees against the images kept in `tests/golden/thin`, and fields against the tables of `docs/format.md`.
-//! `THINWIRE_BLESS=1` writes the images anew.
 
 use std::path::{Path, PathBuf};
 
 use super::super::rows::{BLOCKS_MAX, Mapping, NameRow, RowCut, TIME_MAX, VolumeRow};
 use super::super::*;
 use crate::meta::tree::{TREE_STATE_BYTES, TreePointer, TreeValue};
+use crate::tests::golden;
 
 fn bytes_of<V: TreeValue>(value: V) -> Vec<u8> {
     let mut bytes = vec![0; V::BYTES];
@@ -51,35 +51,13 @@ fn images() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-fn to_hex(image: &[u8]) -> String {
-    let mut out = String::new();
-    for (row, line) in image.chunks(16).enumerate() {
-        if line.iter().any(|&byte| byte != 0) {
-            out += &format!("{:04x} ", row * 16);
-            line.iter().for_each(|byte| out += &format!(" {byte:02x}"));
-            out.push('\n');
-        }
-    }
-    out
-}
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).into()
 }
 
 #[test]
 fn images_are_those_that_are_kept() {
-    let folder = root().join("tests/golden/thin");
-    for (name, image) in images() {
-        let file = folder.join(format!("{name}.hex"));
-        if std::env::var_os("THINWIRE_BLESS").is_some() {
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(&file, to_hex(&image)).unwrap();
-        }
-        let kept = std::fs::read_to_string(&file).unwrap();
-        assert_eq!(to_hex(&image), kept, "{name}: the format has changed");
-    }
-    assert_eq!(std::fs::read_dir(folder).unwrap().count(), images().len());
+    golden::are_kept("thin", &images());
     let (_, state) = &images()[0];
     assert_eq!(state.len(), TREE_STATE_BYTES + POOL_HEAD_BYTES);
 }

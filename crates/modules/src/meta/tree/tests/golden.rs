@@ -1,11 +1,11 @@
 //! Nodes and a state against the images kept in `tests/golden/trees`, and fields against the tables of `docs/format.md`.
-//! `THINWIRE_BLESS=1` writes the images anew.
 
 use std::path::{Path, PathBuf};
 
 use super::world::{KINDS, Mapping, VolumeRow};
 use super::*;
 use crate::meta::tree::node::{HEAD_BYTES, Node};
+use crate::tests::golden;
 
 const PLACE: NodePlace = NodePlace { whole: *b"UUID of a whole!", address: 0x123, nodes: 0x1000 };
 const AT: TreePointer = TreePointer { node: 0x123, generation: 0x1_0002 };
@@ -62,34 +62,14 @@ fn images() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Rows of 16 bytes, but those that are all zero.
-fn to_hex(image: &[u8]) -> String {
-    let mut out = String::new();
-    for (row, line) in image.chunks(16).enumerate() {
-        if line.iter().any(|&byte| byte != 0) {
-            out += &format!("{:04x} ", row * 16);
-            line.iter().for_each(|byte| out += &format!(" {byte:02x}"));
-            out.push('\n');
-        }
-    }
-    out
-}
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).into()
 }
 
 #[test]
 fn images_are_those_that_are_kept() {
-    let folder = root().join("tests/golden/trees");
+    golden::are_kept("trees", &images());
     for (name, image) in images() {
-        let file = folder.join(format!("{name}.hex"));
-        if std::env::var_os("THINWIRE_BLESS").is_some() {
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(&file, to_hex(&image)).unwrap();
-        }
-        let kept = std::fs::read_to_string(&file).unwrap();
-        assert_eq!(to_hex(&image), kept, "{name}: the format has changed");
         match <&[u8; NODE_BYTES]>::try_from(&image[..]) {
             Ok(bytes) => {
                 let mut node = Node::unchecked();
@@ -99,7 +79,6 @@ fn images_are_those_that_are_kept() {
             Err(_) => assert_eq!(TreeState::decode(&image), Ok((state(), &b"kept beside"[..]))),
         }
     }
-    assert_eq!(std::fs::read_dir(folder).unwrap().count(), images().len());
 }
 
 #[test]
