@@ -95,6 +95,15 @@ impl Resync {
     }
 }
 
+/// Every byte is.
+fn is_zero(data: &SegList) -> bool {
+    // Each is as the one before it, which is compared fast.
+    let of = |bytes: &[u8]| {
+        bytes.split_first().is_none_or(|(first, rest)| *first == 0 && rest == &bytes[..rest.len()])
+    };
+    data.iter().all(|segment| of(segment))
+}
+
 impl Mirror {
     /// Goes on with the resync, as far as the pace allows.
     pub(super) fn step_resync(&mut self) -> bool {
@@ -223,9 +232,12 @@ impl Mirror {
         if targets == 0 {
             return self.end_copy(id, true);
         }
+        // A new leg takes no more room than the others do. What could not be read is written as it is, so that the disk finds another place for it.
+        let leaves_out = copy.is_resync && self.geometry.features.write_zeroes;
+        let op = if leaves_out && is_zero(&data) { Op::WriteZeroes } else { Op::Write };
         for leg in bits(targets) {
-            let data = data.clone();
-            self.send_data(leg, id, Io { data, ..Io::new(0, Op::Write, offset, len) });
+            let data = if op == Op::Write { data.clone() } else { SegList::new() };
+            self.send_data(leg, id, Io { data, ..Io::new(0, op, offset, len) });
         }
     }
 

@@ -411,3 +411,40 @@ fn a_leg_without_room_for_what_it_lacks_is_dropped() {
     world.heal().unwrap();
     assert_eq!(differ(&world.disks), None);
 }
+
+/// What is zero takes no room on the leg that is copied to, whatever that had there; what only seems to be is written.
+#[test]
+fn zeroes_are_left_out_of_what_is_copied() {
+    let copy_bytes = 128 << 10;
+    let behind = state(9, &[InSync, Behind { at: [8; 16].into() }]);
+    let mut content = formatted(0, &behind, [0b10, 0]);
+    // The last byte of the second copy alone is not zero; and the first one of the fourth.
+    for (block, at) in [(2 * copy_bytes / 4096 - 1, 4095), (3 * copy_bytes / 4096, 0)] {
+        let mut bytes = [0; 4096];
+        bytes[at] = 1;
+        content.insert(MIRROR_DATA_START / 4096 + block, Rc::from(&bytes[..]));
+    }
+    let mut old = formatted(1, &state(8, &[InSync; 2]), [0; 2]);
+    for block in 0..256 {
+        old.insert(MIRROR_DATA_START / 4096 + block, Rc::from(&[7; 4096][..]));
+    }
+    let mut world = World::open(vec![content, old], Order::Turns, 1);
+    world.is_recording = false;
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..500 {
+        for op in [Op::Write, Op::WriteZeroes] {
+            let of_data = |(offset, _): &(u64, u64)| *offset >= MIRROR_DATA_START;
+            let queued = world.disks[1].queued_of(op).into_iter().filter(of_data);
+            seen.extend(
+                queued.map(|(offset, len)| (offset - MIRROR_DATA_START, len, op == Op::Write)),
+            );
+        }
+        world.turn();
+        world.step();
+    }
+    let wanted: Vec<_> =
+        (0..8).map(|nth| (nth * copy_bytes, copy_bytes, matches!(nth, 1 | 3))).collect();
+    assert_eq!(Vec::from_iter(seen), wanted);
+    world.heal().unwrap();
+    assert_eq!(differ(&world.disks), None);
+}
