@@ -335,6 +335,18 @@ def a_volume_of_several_mirrors(lab):
     refused(lab, "volume", "assemble", images[0], *run_dir, says=["can be used, but legs 1"])
     shown = thinwire(lab, "volume", "dump", images[0], *run_dir).stdout
     check("leg 0 in sync; leg 1 behind, at" in shown, shown)
+    # It was written since the leg was lost: its label, and where; one bit is turned over in the bitmap.
+    thinwire(lab, "bench", f"{path}#one", "--rw", "randwrite", "--bs", "4k", "--runtime", "0.2", *run_dir)
+    dumped = json.loads(thinwire(lab, "volume", "dump", images[0], "--json", *run_dir).stdout)["parts"][0]["label"]["bitmap"]
+    regions = dumped["regions"]
+    check(0 < dumped["lacking"][1] <= regions and dumped["lacking"][0] == dumped["bad_blocks"] == 0, dumped)
+    with open(images[0], "r+b") as file:
+        file.seek((1 << 20) + 4000)
+        byte = file.read(1)
+        file.seek((1 << 20) + 4000)
+        file.write(bytes([byte[0] ^ 1]))
+    shown = thinwire(lab, "volume", "dump", images[0], *run_dir).stdout
+    check(f"leg 0 may lack something of {regions}; leg 1 may lack something of {regions}; 1 of its blocks are torn" in shown, shown)
 
 
 @test(seconds=90)

@@ -75,6 +75,10 @@ def snapshots_clones_and_what_comes_back(lab):
     thinwire(lab, "bench", f"{pool.name}@two", *bench, "--seed", "8")
     check(pool.read("of-one", lab.path("one.raw")) == first == pool.read("one", lab.path("one.raw")), "nothing of that is in them")
     check(pool.read("home", lab.path("home.raw")) == second, "nor in the volume")
+    dumped, labels = pool.do("dump", *pool.images).stdout, [part["label"] for part in json.loads(pool.do("dump", *pool.images, "--json").stdout)["parts"]]
+    said = [label["pool"] for label in labels if label["pool"]]
+    check(len(said) == 1 and said[0]["blocks"][1] * said[0]["block_bytes"] == pool.show()["data_used_bytes"], labels)
+    check("ended in order" in dumped and f"{said[0]['nodes'][1]} of {said[0]['nodes'][0]} used" in dumped and "volumes at " in dumped, dumped)
     shown = {volume["name"]: volume for volume in pool.show("--space")["volumes"]}
     check([shown[name]["origin"] for name in ("home", "one", "of-one", "two")] == [None, "home", "one", "one"], shown)
     check(shown["of-one"]["own_bytes"] == 0 and shown["home"]["own_bytes"] > 0 and shown["two"]["own_bytes"] > 0, shown)

@@ -39,6 +39,7 @@ mod intent;
 mod keeper;
 mod lateness;
 mod legs;
+mod look;
 mod opening;
 mod progress;
 mod record;
@@ -87,6 +88,7 @@ pub use desk::{LegNeeds, MirrorAnswer, MirrorAsk, MirrorAskError, MirrorDesk, Mi
 pub use found::{FoundMirror, find_mirror};
 pub use keeper::{LegKeeper, LegsInUse};
 pub use legs::MirrorLeg;
+pub use look::{SeenBitmap, bitmap_bytes, look_at_bitmap};
 pub use opening::MirrorError;
 pub(crate) use row::MODULE;
 pub use row::{BITMAP_OFFSET, LEG_TIMEOUT, MIRROR_DATA_START};

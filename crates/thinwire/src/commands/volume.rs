@@ -16,6 +16,7 @@ mod adopt;
 mod check;
 mod create;
 mod cut;
+mod dump;
 mod grow;
 mod legs;
 mod legs_live;
@@ -169,7 +170,7 @@ pub fn run(args: &VolumeArgs) -> Outcome {
                 (_, false) => check::check(parts, common),
             }
         }
-        VolumeAction::Dump { parts, common } => look::dump(parts, common),
+        VolumeAction::Dump { parts, common } => dump::dump(parts, common),
         VolumeAction::Assemble { parts, common } => look::assemble_all(parts, common),
     }
 }

@@ -20,7 +20,7 @@ mod resyncs;
 mod scrubs;
 mod sums;
 mod works;
-mod world;
+pub(crate) mod world;
 
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_volume::stores::MemoryStore;

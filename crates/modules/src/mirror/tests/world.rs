@@ -68,7 +68,8 @@ pub fn state(generation: u8, legs: &[LegState]) -> MirrorState {
     }
 }
 
-fn label(leg: usize, state: &MirrorState, bytes: u64) -> Label {
+/// What the label of a leg says, of so many bytes of data.
+pub fn label(leg: usize, state: &MirrorState, bytes: u64) -> Label {
     let part = |leg: usize| LabelPart { uuid: [0x10 + leg as u8; 16], bytes };
     Label {
         generation: 1,

@@ -339,11 +339,22 @@ pub(super) fn read(
     bytes: u64,
     signals: &Signals,
 ) -> Outcome<Vec<u8>> {
+    read_from(parts, part, 0, bytes, signals)
+}
+
+/// So many bytes of a part, from an offset on.
+pub(super) fn read_from(
+    parts: &mut [Box<dyn OpenVolume>],
+    part: usize,
+    offset: u64,
+    bytes: u64,
+    signals: &Signals,
+) -> Outcome<Vec<u8>> {
     let longest = u64::from(parts[part].volume().geometry().io_bytes_max);
     let mut all = Vec::new();
     while (all.len() as u64) < bytes {
         let at = all.len() as u64;
-        let io = Io::new(0, Op::Read, at, longest.min(bytes - at));
+        let io = Io::new(0, Op::Read, offset + at, longest.min(bytes - at));
         let read = io_of(parts, part, io, signals)?;
         read.result.map_err(|e| Failure::failed(format!("cannot be read: {e}")))?;
         all.extend_from_slice(&read.data.to_vec());

@@ -1,23 +1,23 @@
-//! `thinwire volume dump` and `thinwire volume assemble`: they change nothing.
+//! What labels say of whatever parts are given, and `thinwire volume assemble`: nothing is changed.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use serde::Serialize;
-use thinwire_modules::meta::{Assembly, AssemblyError, Finding, Label, SeenPart, assemble};
-use thinwire_modules::mirror::{LegState, MirrorState, NO_GENERATION, OpeningWish, find_mirror};
-use thinwire_modules::{Crypt, Integrity, IntegrityState, Options, SumLayout};
+use thinwire_modules::meta::{Assembly, AssemblyError, Finding, SeenPart, assemble};
+use thinwire_modules::mirror::{OpeningWish, find_mirror};
+use thinwire_modules::{Crypt, Options};
 
 use super::{JsonWhole, hex, options_of, read_labels};
 use crate::cli::VolumeCommon;
-use crate::crypted::said_of;
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::last_resort::catch_signals;
 use crate::mirrored::{refused, standings};
-use crate::open::{Ending, let_go, let_go_failed, open_on};
+use crate::open::{Ending, OpenVolume, let_go, let_go_failed, open_on};
 use crate::output;
 use crate::rundir::SCHEMA;
+use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
 /// The labels of all, each opened to be read; why not of those that cannot be.
@@ -25,6 +25,16 @@ pub(super) fn look_at(
     parts: &[VolumeSpec],
     common: &VolumeCommon,
 ) -> Outcome<Vec<Outcome<SeenPart>>> {
+    let seen = look_further(parts, common, |_, _, _| Ok(()))?;
+    Ok(seen.into_iter().map(|seen| seen.map(|(seen, ())| seen)).collect())
+}
+
+/// The same, and of each part what `further` finds there by what its labels say: it gets the part as the only one of a list.
+pub(super) fn look_further<T>(
+    parts: &[VolumeSpec],
+    common: &VolumeCommon,
+    further: impl Fn(&mut [Box<dyn OpenVolume>], &SeenPart, &Signals) -> Outcome<T>,
+) -> Outcome<Vec<Outcome<(SeenPart, T)>>> {
     let (signals, _) = catch_signals(2, &parts.iter().collect::<Vec<_>>())?;
     let mut options = options_of(common, &signals)?;
     options.read_only = true;
@@ -38,8 +48,13 @@ pub(super) fn look_at(
                 continue;
             }
         };
-        match read_labels(&mut part, &signals) {
-            Ok((_, found)) => seen.extend(found.into_iter().map(Ok)),
+        let found = read_labels(&mut part, &signals).and_then(|(_, mut found)| {
+            let found = found.swap_remove(0);
+            let more = further(&mut part, &found, &signals)?;
+            Ok((found, more))
+        });
+        match found {
+            Ok(found) => seen.push(Ok(found)),
             Err(failure) => {
                 let_go_failed(&mut *part[0], false);
                 return Err(failure);
@@ -48,220 +63,6 @@ pub(super) fn look_at(
         let_go(&mut *part[0], Ending::Orderly)?;
     }
     Ok(seen)
-}
-
-/// `volume dump --json`.
-#[derive(Serialize)]
-struct Dumped {
-    schema: u32,
-    parts: Vec<JsonPart>,
-}
-
-#[derive(Serialize)]
-struct JsonPart {
-    volume: String,
-    /// `blank`, `label`, or `error`.
-    found: &'static str,
-    /// Why there is no label to go by, or why the other copy of one is none.
-    why: Option<String>,
-    label: Option<JsonLabel>,
-}
-
-#[derive(Serialize)]
-struct JsonLabel {
-    name: String,
-    whole: String,
-    part: String,
-    kind: &'static str,
-    role: u16,
-    generation: u64,
-    data_start: u64,
-    data_bytes: u64,
-    whole_bytes: u64,
-    opening: String,
-    /// How many there were.
-    openings: u64,
-    /// That which is half drawn.
-    next_opening: Option<String>,
-    /// Of all parts, in order.
-    parts: Vec<String>,
-    options: Vec<(&'static str, u64)>,
-    features: [u64; 3],
-    is_content: bool,
-    /// The id of the key that an encrypted one needs, and its blocks.
-    key: Option<String>,
-    /// Where the data begins that has sums, and how much is on record together.
-    sums: Option<String>,
-    /// What it says of a mirror.
-    mirror: Option<JsonState>,
-}
-
-/// What the label of a leg says of its mirror.
-#[derive(Serialize)]
-struct JsonState {
-    /// Names what the data is.
-    generation: String,
-    /// When that was drawn, in seconds since 1970; 0 if unknown.
-    drawn_at: u64,
-    /// The one that is half drawn.
-    next: Option<String>,
-    incarnation: String,
-    /// The generations before, the newest first.
-    history: Vec<String>,
-    region_bytes: u64,
-    /// Of each leg: `in sync`, `resyncing`, `behind`, `failed` or `removed`, and the generation at which it was left.
-    legs: Vec<(&'static str, Option<String>)>,
-}
-
-fn json_state(label: &Label) -> Option<JsonState> {
-    label.module.is_mirror().then_some(())?;
-    let state = MirrorState::decode(&label.state).ok()?;
-    let leg = |leg: &LegState| match leg {
-        LegState::InSync => ("in sync", None),
-        LegState::Resyncing { at } => ("resyncing", Some(hex(&at.last))),
-        LegState::Behind { at } => ("behind", Some(hex(&at.last))),
-        LegState::Failed { at } => ("failed", Some(hex(&at.last))),
-        LegState::Removed { at } => ("removed", Some(hex(&at.last))),
-    };
-    Some(JsonState {
-        generation: hex(&state.generation),
-        drawn_at: state.drawn_at,
-        next: (state.next != NO_GENERATION).then(|| hex(&state.next)),
-        incarnation: hex(&state.incarnation),
-        history: state.history.iter().map(hex).collect(),
-        region_bytes: 1 << state.region_shift,
-        legs: state.legs.iter().map(leg).collect(),
-    })
-}
-
-/// How the sums of its blocks stand there, of a label that says so.
-fn sums_of(label: &Label) -> Option<String> {
-    let state = (label.module.name == Integrity::NAME)
-        .then(|| IntegrityState::decode(&label.state, label.whole_bytes))?;
-    Some(match state {
-        Ok(state) => format!(
-            "of blocks of 4096 bytes, which begin at {}; regions of {} bytes",
-            label.data_start + SumLayout::of(label.part().bytes).data_offset,
-            state.region_bytes()
-        ),
-        Err(fault) => format!("it {fault}"),
-    })
-}
-
-fn json_label(label: &Label, seen: &SeenPart) -> JsonLabel {
-    let features = label.features;
-    JsonLabel {
-        name: label.name.clone(),
-        whole: hex(&label.whole),
-        part: hex(&label.part().uuid),
-        kind: label.module.name,
-        role: label.role,
-        generation: label.generation,
-        data_start: label.data_start,
-        data_bytes: label.part().bytes,
-        whole_bytes: label.whole_bytes,
-        opening: hex(&label.opening),
-        openings: label.openings,
-        next_opening: (label.next_opening != [0; 16]).then(|| hex(&label.next_opening)),
-        parts: label.parts.iter().map(|part| hex(&part.uuid)).collect(),
-        options: label.options.iter().collect(),
-        features: [features.compatible, features.read_only_compatible, features.incompatible],
-        is_content: label.content == seen.content,
-        mirror: json_state(label),
-        key: said_of(label),
-        sums: sums_of(label),
-    }
-}
-
-/// Shows what each label says.
-pub fn dump(parts: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
-    let seen = look_at(parts, common)?;
-    let json = |(spec, seen): (&VolumeSpec, &Outcome<SeenPart>)| {
-        let (found, why, label) = match seen.as_ref().map(|seen| (seen, &seen.found)) {
-            Err(why) => ("error", Some(format!("cannot be opened: {why}")), None),
-            Ok((_, Ok(Finding::Blank))) => ("blank", None, None),
-            Ok((seen, Ok(Finding::Label(found)))) => {
-                let why = found.passed_over.as_ref().map(|fault| format!("the other copy {fault}"));
-                ("label", why, Some(json_label(&found.label, seen)))
-            }
-            Ok((_, Err(error))) => ("error", Some(error.to_string()), None),
-        };
-        JsonPart { volume: spec.to_string(), found, why, label }
-    };
-    let all: Vec<_> = parts.iter().zip(&seen).map(json).collect();
-    let without = all.iter().filter(|part| part.label.is_none()).count();
-    if common.json {
-        output::say_json(&Dumped { schema: SCHEMA, parts: all })?;
-    } else {
-        let texts: Vec<_> = all.iter().map(text_of).collect();
-        output::say(&texts.join("\n\n"))?;
-    }
-    match without {
-        0 => Ok(()),
-        count => Err(Failure::failed(format!("{count} of {} have no label", parts.len()))),
-    }
-}
-
-fn text_of(part: &JsonPart) -> String {
-    let JsonPart { volume, found, why, label } = part;
-    let mut text = match (label, why) {
-        (None, None) => format!("{volume} is {found}: it has no label"),
-        (None, Some(why)) => format!("{volume} {why}"),
-        (Some(label), _) => {
-            format!("{volume} is part {} (counted from 0) of {:?}", label.role, label.name)
-        }
-    };
-    let Some(label) = label else { return output::printable(&text) };
-    if let Some(why) = why {
-        let _ = write!(text, "\n  {why}");
-    }
-    if !label.is_content {
-        text += "\n  it holds another content than when it got this label: it is not used";
-    }
-    let options = label.options.iter().map(|(name, value)| format!("{name} = {value}"));
-    let mut opening = match label.openings {
-        0 => "none yet".to_owned(),
-        count => format!("{}, number {count}", label.opening),
-    };
-    if let Some(next) = &label.next_opening {
-        let _ = write!(opening, "; {next} was cut off");
-    }
-    let mut rows = vec![
-        ("whole", format!("{}, {} bytes", label.whole, label.whole_bytes)),
-        (
-            "kind",
-            std::iter::once(label.kind.to_owned()).chain(options).collect::<Vec<_>>().join(", "),
-        ),
-        ("part", label.part.clone()),
-        ("data", format!("{} bytes from {} on", label.data_bytes, label.data_start)),
-        ("generation", label.generation.to_string()),
-    ];
-    match &label.mirror {
-        None => rows.push(("opening", opening)),
-        Some(state) => {
-            let next =
-                state.next.as_ref().map_or(String::new(), |next| format!("; {next} was cut off"));
-            rows.push(("data is", format!("{}{next}", state.generation)));
-            rows.push(("it was", state.history.join(" ")));
-            let leg = |(nth, (standing, at)): (usize, &(&str, Option<String>))| match at {
-                Some(at) => format!("leg {nth} {standing}, at {at}"),
-                None => format!("leg {nth} {standing}"),
-            };
-            let legs: Vec<_> = state.legs.iter().enumerate().map(leg).collect();
-            rows.push(("legs", legs.join("; ")));
-        }
-    }
-    rows.push(("parts", label.parts.join(" ")));
-    for (what, value) in rows {
-        let _ = write!(text, "\n  {what:<12}{value}");
-    }
-    if let Some(key) = &label.key {
-        let _ = write!(text, "\n  {:<12}{key}", "key");
-    }
-    if let Some(sums) = &label.sums {
-        let _ = write!(text, "\n  {:<12}{sums}", "sums");
-    }
-    output::printable(&text)
 }
 
 /// The wholes that these are parts of, and in which places those are.

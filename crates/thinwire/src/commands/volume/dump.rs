@@ -1,0 +1,345 @@
+//! `thinwire volume dump`: what stands on parts. It changes nothing.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use thinwire_modules::meta::tree::{TreeSpace, TreeState};
+use thinwire_modules::meta::{Finding, Label, SeenPart};
+use thinwire_modules::mirror::{
+    BITMAP_BYTES, BITMAP_OFFSET, LegState, MirrorState, NO_GENERATION, SeenBitmap, bitmap_bytes,
+    look_at_bitmap,
+};
+use thinwire_modules::thin::PoolHead;
+use thinwire_modules::{Integrity, IntegrityState, SumLayout};
+
+use super::create::read_from;
+use super::hex;
+use super::look::look_further;
+use crate::cli::VolumeCommon;
+use crate::crypted::said_of;
+use crate::error::{Failure, Outcome};
+use crate::open::OpenVolume;
+use crate::output;
+use crate::rundir::SCHEMA;
+use crate::signals::Signals;
+use crate::uri::VolumeSpec;
+
+/// `volume dump --json`.
+#[derive(Serialize)]
+struct Dumped {
+    schema: u32,
+    parts: Vec<JsonPart>,
+}
+
+#[derive(Serialize)]
+struct JsonPart {
+    volume: String,
+    /// `blank`, `label`, or `error`.
+    found: &'static str,
+    /// Why there is no label to go by, or why the other copy of one is none.
+    why: Option<String>,
+    label: Option<JsonLabel>,
+}
+
+#[derive(Serialize)]
+struct JsonLabel {
+    name: String,
+    whole: String,
+    part: String,
+    kind: &'static str,
+    role: u16,
+    generation: u64,
+    data_start: u64,
+    data_bytes: u64,
+    whole_bytes: u64,
+    opening: String,
+    /// How many there were.
+    openings: u64,
+    /// That which is half drawn.
+    next_opening: Option<String>,
+    /// Of all parts, in order.
+    parts: Vec<String>,
+    options: Vec<(&'static str, u64)>,
+    features: [u64; 3],
+    is_content: bool,
+    /// The id of the key that an encrypted one needs, and its blocks.
+    key: Option<String>,
+    /// Where the data begins that has sums, and how much is on record together.
+    sums: Option<String>,
+    /// What it says of a mirror.
+    mirror: Option<JsonState>,
+    /// And the bitmap behind it.
+    bitmap: Option<JsonBitmap>,
+    /// What it says of a pool.
+    pool: Option<JsonPool>,
+}
+
+/// What the bitmap on a leg says.
+#[derive(Serialize)]
+struct JsonBitmap {
+    regions: u64,
+    /// Of each leg, how many of these it may lack something of.
+    lacking: Vec<u64>,
+    /// Blocks that are torn, or somebody else's: of their regions each leg may lack something.
+    bad_blocks: u64,
+}
+
+/// What the label of a metadata part says of its pool.
+#[derive(Serialize)]
+struct JsonPool {
+    /// Of the last commit.
+    generation: u64,
+    block_bytes: u64,
+    /// Nodes of trees: how many there are, and are used; then blocks of data.
+    nodes: [u64; 2],
+    blocks: [u64; 2],
+    /// Counts snapshots, clones and rollbacks.
+    time: u64,
+    /// It has ended in order.
+    is_ended: bool,
+    /// The nodes at the roots of its trees, each with its generation: the maps of nodes and of blocks, what is being given back, the volumes, and their names.
+    roots: [(u64, u64); 5],
+}
+
+fn json_pool(label: &Label) -> Option<JsonPool> {
+    (label.module.has_volumes() && !label.state.is_empty()).then_some(())?;
+    let (state, head) = TreeState::decode(&label.state).ok()?;
+    let head = PoolHead::decode(head).ok()?;
+    let space = |space: &TreeSpace| [space.total, space.used];
+    let trees = [state.nodes.map, state.blocks.map, state.doomed, state.roots[0], state.roots[1]];
+    Some(JsonPool {
+        generation: state.generation,
+        block_bytes: 1 << head.block_shift,
+        nodes: space(&state.nodes),
+        blocks: space(&state.blocks),
+        time: head.time,
+        is_ended: head.ended != 0,
+        roots: trees.map(|root| (root.node, root.generation)),
+    })
+}
+
+/// What stands behind the label of a leg.
+fn read_bitmap(
+    part: &mut [Box<dyn OpenVolume>],
+    seen: &SeenPart,
+    signals: &Signals,
+) -> Outcome<Option<SeenBitmap>> {
+    let Ok(Finding::Label(found)) = &seen.found else { return Ok(None) };
+    let label = &found.label;
+    let state = label.module.is_mirror().then(|| MirrorState::decode(&label.state));
+    let Some(Ok(state)) = state else { return Ok(None) };
+    // No more of it is there, if the label lies.
+    let room = part[0].volume().geometry().bytes.saturating_sub(BITMAP_OFFSET);
+    let bytes = bitmap_bytes(label, &state).min(BITMAP_BYTES).min(room);
+    let bytes = read_from(part, 0, BITMAP_OFFSET, bytes, signals)?;
+    Ok(Some(look_at_bitmap(label, &state, &bytes)))
+}
+
+/// What the label of a leg says of its mirror.
+#[derive(Serialize)]
+struct JsonState {
+    /// Names what the data is.
+    generation: String,
+    /// When that was drawn, in seconds since 1970; 0 if unknown.
+    drawn_at: u64,
+    /// The one that is half drawn.
+    next: Option<String>,
+    incarnation: String,
+    /// The generations before, the newest first.
+    history: Vec<String>,
+    region_bytes: u64,
+    /// Of each leg: `in sync`, `resyncing`, `behind`, `failed` or `removed`, and the generation at which it was left.
+    legs: Vec<(&'static str, Option<String>)>,
+}
+
+fn json_state(label: &Label) -> Option<JsonState> {
+    label.module.is_mirror().then_some(())?;
+    let state = MirrorState::decode(&label.state).ok()?;
+    let leg = |leg: &LegState| match leg {
+        LegState::InSync => ("in sync", None),
+        LegState::Resyncing { at } => ("resyncing", Some(hex(&at.last))),
+        LegState::Behind { at } => ("behind", Some(hex(&at.last))),
+        LegState::Failed { at } => ("failed", Some(hex(&at.last))),
+        LegState::Removed { at } => ("removed", Some(hex(&at.last))),
+    };
+    Some(JsonState {
+        generation: hex(&state.generation),
+        drawn_at: state.drawn_at,
+        next: (state.next != NO_GENERATION).then(|| hex(&state.next)),
+        incarnation: hex(&state.incarnation),
+        history: state.history.iter().map(hex).collect(),
+        region_bytes: 1 << state.region_shift,
+        legs: state.legs.iter().map(leg).collect(),
+    })
+}
+
+/// How the sums of its blocks stand there, of a label that says so.
+fn sums_of(label: &Label) -> Option<String> {
+    let state = (label.module.name == Integrity::NAME)
+        .then(|| IntegrityState::decode(&label.state, label.whole_bytes))?;
+    Some(match state {
+        Ok(state) => format!(
+            "of blocks of 4096 bytes, which begin at {}; regions of {} bytes",
+            label.data_start + SumLayout::of(label.part().bytes).data_offset,
+            state.region_bytes()
+        ),
+        Err(fault) => format!("it {fault}"),
+    })
+}
+
+fn json_label(label: &Label, seen: &SeenPart, bitmap: Option<&SeenBitmap>) -> JsonLabel {
+    let features = label.features;
+    JsonLabel {
+        name: label.name.clone(),
+        whole: hex(&label.whole),
+        part: hex(&label.part().uuid),
+        kind: label.module.name,
+        role: label.role,
+        generation: label.generation,
+        data_start: label.data_start,
+        data_bytes: label.part().bytes,
+        whole_bytes: label.whole_bytes,
+        opening: hex(&label.opening),
+        openings: label.openings,
+        next_opening: (label.next_opening != [0; 16]).then(|| hex(&label.next_opening)),
+        parts: label.parts.iter().map(|part| hex(&part.uuid)).collect(),
+        options: label.options.iter().collect(),
+        features: [features.compatible, features.read_only_compatible, features.incompatible],
+        is_content: label.content == seen.content,
+        mirror: json_state(label),
+        bitmap: bitmap.map(|seen| JsonBitmap {
+            regions: seen.regions,
+            lacking: seen.lacking.clone(),
+            bad_blocks: seen.bad_blocks,
+        }),
+        pool: json_pool(label),
+        key: said_of(label),
+        sums: sums_of(label),
+    }
+}
+
+/// Shows what each label says.
+pub fn dump(parts: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
+    let seen = look_further(parts, common, read_bitmap)?;
+    let json = |(spec, seen): (&VolumeSpec, &Outcome<(SeenPart, Option<SeenBitmap>)>)| {
+        let seen = seen.as_ref().map(|(seen, bitmap)| (seen, &seen.found, bitmap));
+        let (found, why, label) = match seen {
+            Err(why) => ("error", Some(format!("cannot be opened: {why}")), None),
+            Ok((_, Ok(Finding::Blank), _)) => ("blank", None, None),
+            Ok((seen, Ok(Finding::Label(found)), bitmap)) => {
+                let why = found.passed_over.as_ref().map(|fault| format!("the other copy {fault}"));
+                ("label", why, Some(json_label(&found.label, seen, bitmap.as_ref())))
+            }
+            Ok((_, Err(error), _)) => ("error", Some(error.to_string()), None),
+        };
+        JsonPart { volume: spec.to_string(), found, why, label }
+    };
+    let all: Vec<_> = parts.iter().zip(&seen).map(json).collect();
+    let without = all.iter().filter(|part| part.label.is_none()).count();
+    if common.json {
+        output::say_json(&Dumped { schema: SCHEMA, parts: all })?;
+    } else {
+        let texts: Vec<_> = all.iter().map(text_of).collect();
+        output::say(&texts.join("\n\n"))?;
+    }
+    match without {
+        0 => Ok(()),
+        count => Err(Failure::failed(format!("{count} of {} have no label", parts.len()))),
+    }
+}
+
+fn bitmap_text(bitmap: &JsonBitmap) -> String {
+    let mut text = format!("of {} regions", bitmap.regions);
+    for (leg, count) in bitmap.lacking.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let _ = write!(text, "; leg {leg} may lack something of {count}");
+    }
+    if bitmap.bad_blocks > 0 {
+        let _ = write!(text, "; {} of its blocks are torn, and say nothing", bitmap.bad_blocks);
+    }
+    text
+}
+
+fn pool_rows(pool: &JsonPool) -> Vec<(&'static str, String)> {
+    let JsonPool { generation, block_bytes, nodes, blocks, time, is_ended, roots } = pool;
+    let ended = if *is_ended { "ended in order" } else { "not ended in order" };
+    let names = ["nodes", "blocks", "given back", "volumes", "names"];
+    let tree = |(name, (node, at)): (&str, &(u64, u64))| match node {
+        0 => format!("{name} has none"),
+        _ => format!("{name} at {node}, of {at}"),
+    };
+    let trees: Vec<_> = names.into_iter().zip(roots).map(tree).collect();
+    vec![
+        ("commit", format!("{generation}, time {time}, {ended}")),
+        ("nodes", format!("{} of {} used", nodes[1], nodes[0])),
+        ("blocks", format!("{} of {} used, of {block_bytes} bytes", blocks[1], blocks[0])),
+        ("roots", trees.join("; ")),
+    ]
+}
+
+fn text_of(part: &JsonPart) -> String {
+    let JsonPart { volume, found, why, label } = part;
+    let mut text = match (label, why) {
+        (None, None) => format!("{volume} is {found}: it has no label"),
+        (None, Some(why)) => format!("{volume} {why}"),
+        (Some(label), _) => {
+            format!("{volume} is part {} (counted from 0) of {:?}", label.role, label.name)
+        }
+    };
+    let Some(label) = label else { return output::printable(&text) };
+    if let Some(why) = why {
+        let _ = write!(text, "\n  {why}");
+    }
+    if !label.is_content {
+        text += "\n  it holds another content than when it got this label: it is not used";
+    }
+    let options = label.options.iter().map(|(name, value)| format!("{name} = {value}"));
+    let mut opening = match label.openings {
+        0 => "none yet".to_owned(),
+        count => format!("{}, number {count}", label.opening),
+    };
+    if let Some(next) = &label.next_opening {
+        let _ = write!(opening, "; {next} was cut off");
+    }
+    let mut rows = vec![
+        ("whole", format!("{}, {} bytes", label.whole, label.whole_bytes)),
+        (
+            "kind",
+            std::iter::once(label.kind.to_owned()).chain(options).collect::<Vec<_>>().join(", "),
+        ),
+        ("part", label.part.clone()),
+        ("data", format!("{} bytes from {} on", label.data_bytes, label.data_start)),
+        ("generation", label.generation.to_string()),
+    ];
+    match &label.mirror {
+        None => rows.push(("opening", opening)),
+        Some(state) => {
+            let next =
+                state.next.as_ref().map_or(String::new(), |next| format!("; {next} was cut off"));
+            rows.push(("data is", format!("{}{next}", state.generation)));
+            rows.push(("it was", state.history.join(" ")));
+            let leg = |(nth, (standing, at)): (usize, &(&str, Option<String>))| match at {
+                Some(at) => format!("leg {nth} {standing}, at {at}"),
+                None => format!("leg {nth} {standing}"),
+            };
+            let legs: Vec<_> = state.legs.iter().enumerate().map(leg).collect();
+            rows.push(("legs", legs.join("; ")));
+        }
+    }
+    if let Some(bitmap) = &label.bitmap {
+        rows.push(("bitmap", bitmap_text(bitmap)));
+    }
+    if let Some(pool) = &label.pool {
+        rows.extend(pool_rows(pool));
+    }
+    rows.push(("parts", label.parts.join(" ")));
+    for (what, value) in rows {
+        let _ = write!(text, "\n  {what:<12}{value}");
+    }
+    if let Some(key) = &label.key {
+        let _ = write!(text, "\n  {:<12}{key}", "key");
+    }
+    if let Some(sums) = &label.sums {
+        let _ = write!(text, "\n  {:<12}{sums}", "sums");
+    }
+    output::printable(&text)
+}
