@@ -14,6 +14,7 @@ ALONE = {
     "cli.busy_image": "a promise of seconds",
     "cli.detach": "a promise of seconds",
     "cli.orderly_shutdown": "a promise of seconds",
+    "four_legs.away_and_back_one_after_the_other": "a promise of seconds",
     "exhaustion.peers_that_never_listen": "frames a second, and memory",
     "hostile.flood_of_greetings": "frames a second, latencies, and the kernel's one table of neighbours",
     "hostile.frames_from_hell": "memory",
