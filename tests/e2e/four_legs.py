@@ -140,12 +140,14 @@ class FourLegs:
         }
 
     def judge(self, pause):
-        """Fails with what does not hold."""
+        """What does not hold of what is promised."""
+        wrong, most = [], (TOUCHED_MIB + LABELS_MIB) * MIB
         for nth, (lacked, copied) in enumerate(self.returns):
-            told = f"return {nth}: {copied} bytes were copied to a leg that lacked {lacked}"
-            check(0 < lacked <= (TOUCHED_MIB + LABELS_MIB) * MIB, f"{told}, and {TOUCHED_MIB} MiB of it were written at most")
-            check(0 < copied <= MORE * lacked, told)
-        check(pause <= self.leg_timeout_s + SLACK_S, f"an I/O took {pause} s, where a leg may take {self.leg_timeout_s}")
+            is_right = 0 < copied <= MORE * lacked and lacked <= most
+            wrong += [] if is_right else [f"return {nth}: {copied} bytes were copied to a leg that lacked {lacked}, where at most {most} were written"]
+        if pause > self.leg_timeout_s + SLACK_S:
+            wrong.append(f"an I/O took {pause} s, where a leg may take {self.leg_timeout_s}, and {SLACK_S} more is promised")
+        return wrong
 
 
 def data_of(path):
@@ -156,7 +158,7 @@ def data_of(path):
 
 
 def under_load(lab, away, leg_timeout_ms):
-    """Each leg in turn is away for so many seconds under load, and one of them is cut off again in the middle of its resync. The figures."""
+    """Each leg in turn is away for so many seconds under load, and one of them is cut off again in the middle of its resync. The figures, and what does not hold."""
     four = FourLegs(lab, leg_timeout_ms)
     writes = Load(lab, four.disk.nbd, mib=2 * TOUCHED_MIB, seconds=3)
     time.sleep(1)
@@ -169,6 +171,4 @@ def under_load(lab, away, leg_timeout_ms):
         writes.check_goes_on()
         four.comes_back(nth)
     figures = four.end(writes)
-    print(json.dumps(figures))
-    four.judge(figures["longest_io_s"])
-    return figures
+    return figures, four.judge(figures["longest_io_s"])
