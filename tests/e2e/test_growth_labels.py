@@ -233,3 +233,76 @@ def an_export_grows_with_its_labels(lab):
         back.seek(60 * MIB)
         check(back.read(6000) == b"behind" * 1000, "what was written behind is there")
     file.detach()
+
+
+class OverNbd:
+    """The file that nbdfuse shows of an NBD export: a client of its own. NBD has no word for a size that changes, so each has that which was there when it connected."""
+
+    def __init__(self, lab, disk):
+        self.folder = lab.path("over-nbd")
+        os.makedirs(self.folder, exist_ok=True)
+        self.path = os.path.join(self.folder, "disk")
+        self.process = lab.start("initiator", "nbdfuse", self.path, disk.nbd)
+        until("nbdfuse shows it", 10, lambda: os.path.exists(self.path))
+
+    def size(self):
+        return os.stat(self.path).st_size
+
+    def leave(self):
+        run("umount", self.folder)
+        self.process.wait(10)
+
+
+@test(seconds=120)
+def a_file_system_over_nbd_grows(lab):
+    """ext4 on a mirror of two exports that somebody has over NBD, mounted, while the exports and then the mirror grow: who is connected goes on with the size that it has found, who connects next
+    has the new one, and resize2fs makes use of it. Nobody detaches anything. The legs are alike then."""
+    run_dir, images = ("--run-dir", lab.path("run")), [image(lab, f"{name}.img", 32) for name in "ab"]
+    targets = [Target(lab, f"{name}={path}", name=f"node-{name}", over="raw", extra=("--state-dir", lab.path(f"state-{name}"))) for name, path in zip("ab", images)]
+    of = describe(lab, ("home", "mirror", [uri(lab, name, over="raw", node=f"node-{name}") for name in "ab"]))
+    thinwire(lab, "volume", "create", of("home"), *run_dir, timeout=60)
+    thinwire(lab, "volume", "resync", of("home"), *run_dir, timeout=60)
+    disk = Attachment(lab, of("home"), name="home")
+    client = OverNbd(lab, disk)
+    was = client.size()
+    run("mkfs.ext4", "-q", "-F", client.path)
+    folder = lab.path("mnt")
+    os.mkdir(folder)
+    run("mount", "-o", "loop", client.path, folder)
+
+    def write(name, mib):
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(os.urandom(mib * MIB))
+            os.fsync(file.fileno())
+        return digest(os.path.join(folder, name))
+
+    written = {"before": write("before", 8)}
+    enlarge(lab, ("a.img", "b.img"), 64)
+    until("the exports have grown", SOON, lambda: "home has" in thinwire(lab, "volume", "grow", of("home"), *run_dir, timeout=60, expect=None).stdout, every=0.5)
+    until("the disk has grown", SOON, lambda: disk.status()["bytes"] == was + 32 * MIB)
+    # Who is connected notices nothing.
+    written["beside"] = write("beside", 8)
+    check(client.size() == was, f"{client.size()} bytes, and it was {was}")
+    run("umount", folder)
+    client.leave()
+    client = OverNbd(lab, disk)
+    check(client.size() == was + 32 * MIB, f"{client.size()} bytes, and it was {was}")
+    run("e2fsck", "-fp", client.path)
+    run("resize2fs", client.path)
+    run("mount", "-o", "loop", client.path, folder)
+    written["behind"] = write("behind", 36)
+    run("umount", folder)
+    fsck("ext4", client.path)
+    client.leave()
+    disk.detach(timeout=40)
+    # The same by way of another attachment.
+    disk = Attachment(lab, of("home"), face="block", name="again")
+    run("mount", disk.path, folder)
+    check({name: digest(os.path.join(folder, name)) for name in written} == written, "all is there")
+    run("umount", folder)
+    disk.detach(timeout=40)
+    for target in targets:
+        target.stop()
+    with open(images[0], "rb") as one, open(images[1], "rb") as other:
+        one.seek(1572864), other.seek(1572864)
+        check(one.read() == other.read(), "legs are alike")
