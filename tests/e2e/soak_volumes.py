@@ -51,14 +51,18 @@ def told(name, kind, otherwise):
     return kind(os.environ.get(name) or otherwise)
 
 
+def simulator():
+    return os.path.join(os.path.dirname(node.BIN), "thinwire-sim")
+
+
 def simulated(name, *argv):
     """The simulator, on all processors. What it said stands in its log."""
     path = os.path.join(LOGS, f"{name}.log")
-    command = [os.path.join(os.path.dirname(node.BIN), "thinwire-sim"), "--volumes", *argv]
+    command = [simulator(), "--volumes", *argv]
     with open(path, "w", encoding="utf-8") as log:
         code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
     said = [line.partition(": ")[0] if " seeds passed in " in line else line for line in harness.read(path).splitlines() if any(word in line for word in TOLD)]
-    harness.check(code == 0, f"exit {code}, the whole in {path}\n" + "\n".join(line[:400] for line in said))
+    harness.check(code == 0, f"exit {code}, the whole in {path}\n" + "\n".join(line[:400] for line in said or harness.read(path).splitlines()[-5:]))
     return {"said": " ".join(said)}, []
 
 
@@ -115,6 +119,9 @@ def main():
     if os.geteuid() != 0:
         parser.error("this needs root: it makes network namespaces, a bridge and mounts")
     node.BIN = os.path.abspath(os.environ.get("THINWIRE_BIN") or os.path.join(TARGET, "release", "thinwire"))
+    for needed in (node.BIN, simulator()):
+        if not os.access(needed, os.X_OK):
+            parser.error(f"no executable {needed}: run 'make soak-volumes', which builds it")
     shutil.rmtree(LOGS, ignore_errors=True)
     os.makedirs(LOGS)
     harness.install()
