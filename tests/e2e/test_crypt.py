@@ -1,7 +1,11 @@
 """Encrypted volumes: what stands on their parts, whose key opens them, and what they are made of and make."""
 
+import json
 import os
+import signal
+import time
 
+import node
 from harness import check
 from node import Attachment, Target, image, refused, thinwire, uri
 from registry import test
@@ -9,6 +13,8 @@ from registry import test
 MIB = 1 << 20
 # Where data starts on a part.
 DATA_START = MIB
+# The two copies of its label.
+LABELS = [(at, at + 4096) for at in (24 << 10, (512 + 24) << 10)]
 
 
 def key(lab, name):
@@ -161,3 +167,131 @@ children = ["left", "right"]
     disk = Attachment(lab, uri(lab, "vault", over="raw"), name="vault", timeout=40, run="other")
     disk.detach(timeout=40)
     target.stop()
+
+
+def ids(lab, path):
+    return thinwire(lab, "key", "id", path).stdout.split()
+
+
+def named_in_labels(part, key_id):
+    """Which copies of the label say that the key of this id opens it."""
+    stands = content(part)
+    return [bytes.fromhex(key_id) in stands[begin:end] for begin, end in LABELS]
+
+
+@test(seconds=180)
+def another_key(lab):
+    """Another key opens a volume, and the one before nothing any more, in neither copy of its label; whatever is wrong is said before a byte is changed."""
+    part, own, other = image(lab, "part.img", 16), key(lab, "own"), key(lab, "other")
+    run_dir = ("--run-dir", lab.path("run"))
+    volume, source = describe(lab, part, own), plain(lab, "plain.img", 8)
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    copied(lab, source, volume)
+    before, made = content(part), lab.path("keys/made")
+    rekey = ("volume", "rekey", volume, *run_dir)
+    for flags, says, code in (
+            (("--new-key", made, "--old-key", other), "is encrypted with the key", 1),
+            (("--to", lab.path("keys/none")), "no such file", 1),
+            (("--to", own), "already, the newest of", 1),
+            ((), "already, the newest of", 1),
+            (("--new-key", other), "exists already", 1),
+            (("--to", other, "--new-key", made), "cannot be used with", 2),
+    ):
+        refused(lab, *rekey, *flags, says=says, code=code)
+        check(content(part) == before and not os.path.exists(made), f"{flags} has changed something")
+    for readable, flags in (own, ("--new-key", made)), (other, ("--to", other)):
+        os.chmod(readable, 0o644)
+        refused(lab, *rekey, *flags, says="chmod 600")
+        os.chmod(readable, 0o600)
+        check(content(part) == before and not os.path.exists(made), "a key that others may read is taken")
+    refused(lab, "volume", "rekey", part, "--to", other, *run_dir, says="has no key", code=2)
+    told = json.loads(thinwire(lab, *rekey, "--new-key", made, "--json").stdout)["volume"]
+    check(told == {"name": "vault", "before": ids(lab, own)[0], "key": ids(lab, made)[0], "file": made}, told)
+    check(os.stat(made).st_mode & 0o777 == 0o600, "others may read the new key")
+    check(named_in_labels(part, told["before"]) == [False] * 2, "a copy of the label has the key of before")
+    check(named_in_labels(part, told["key"]) == [True] * 2, "both copies have the new key")
+    check(content(part)[DATA_START:] == before[DATA_START:], "no block is written anew")
+    refused(lab, "bench", volume, "--rw", "randread", *run_dir, says="is encrypted with the key")
+    back, by_made = lab.path("back.img"), describe(lab, part, made, "made")
+    copied(lab, by_made, back)
+    check(content(back)[:8 * MIB] == content(source), "it reads as it was written")
+    # Behind another in the same file, as a description stays as it is.
+    thinwire(lab, "key", "new", "made", "--add", "--dir", lab.path("keys"))
+    said = thinwire(lab, "volume", "rekey", by_made, *run_dir).stdout
+    check(f"is opened by the key {ids(lab, made)[1]} of {made}, and no more by {told['key']}" in said, said)
+    copied(lab, by_made, back)
+    check(content(back)[:8 * MIB] == content(source), "it reads as it was written, still")
+    # What lay on the disk before is opened by the key from before, as docs/volumes.md says.
+    with open(part, "r+b") as file:
+        file.write(before[:DATA_START])
+    thinwire(lab, "bench", volume, "--rw", "randread", "--runtime", "0.2", *run_dir)
+
+
+@test(seconds=120)
+def another_key_while_it_is_used(lab):
+    """Whoever has it open writes its labels, beside its users: an attachment, and a target whose exports go on under another key."""
+    part, own, other = image(lab, "part.img", 16), key(lab, "own"), key(lab, "other")
+    third, run_dir = key(lab, "third"), ("--run-dir", lab.path("run"))
+    volume, source = describe(lab, part, own), plain(lab, "plain.img", 8)
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    disk = Attachment(lab, volume, name="vault")
+    before = content(part)[:DATA_START]
+    refused(lab, "volume", "rekey", volume, "--to", third, "--old-key", other, *run_dir, says="is encrypted with the key")
+    refused(lab, "volume", "rekey", volume, "--to", own, *run_dir, says="already, the newest of")
+    check(content(part)[:DATA_START] == before, "something was written")
+    lab.run("initiator", "nbdcopy", "--flush", source, disk.nbd)
+    thinwire(lab, "volume", "rekey", volume, "--to", other, *run_dir)
+    check(named_in_labels(part, ids(lab, own)[0]) == [False] * 2, "a copy of the label has the key of before")
+    back = lab.path("back.img")
+    lab.run("initiator", "nbdcopy", disk.nbd, back)
+    check(content(back)[:8 * MIB] == content(source), "it reads as it was written")
+    lab.run("initiator", "nbdcopy", "--flush", source, disk.nbd)
+    disk.detach()
+    refused(lab, "bench", volume, *run_dir, says="is encrypted with the key")
+    volume = describe(lab, part, other)
+    target = Target(lab, f"vault={volume}", over="raw", extra=(*run_dir, "--state-dir", lab.path("state")))
+    remote = Attachment(lab, uri(lab, "vault", over="raw"), name="remote", timeout=40, run="other")
+    thinwire(lab, "volume", "rekey", volume, "--to", third, *run_dir)
+    lab.run("initiator", "nbdcopy", remote.nbd, back)
+    check(content(back)[:8 * MIB] == content(source), "it reads as it was written")
+    remote.detach(timeout=40)
+    target.stop()
+    refused(lab, "bench", volume, *run_dir, says="is encrypted with the key")
+    copied(lab, describe(lab, part, third), back)
+    check(content(back)[:8 * MIB] == content(source), "and behind that")
+
+
+@test(seconds=180)
+def another_key_that_is_cut_off(lab):
+    """Killed at any moment, the one key opens it or the other does, and the same again leaves only the new one."""
+    part, run_dir = image(lab, "part.img", 16), ("--run-dir", lab.path("run"))
+    source, old = plain(lab, "plain.img", 4), key(lab, "key0")
+    thinwire(lab, "volume", "create", describe(lab, part, old), *run_dir)
+    copied(lab, source, describe(lab, part, old))
+    took, met = 0.3, set()
+
+    def by(path):
+        return describe(lab, part, path, name=os.path.basename(path))
+
+    for nth in range(1, 9):
+        new = key(lab, f"key{nth}")
+        volume = by(old)
+        began = lab.start("initiator", node.BIN, "volume", "rekey", volume, "--to", new, *run_dir, name=f"rekey{nth}")
+        if nth == 8:
+            began.wait(30)
+        else:
+            time.sleep(took * nth / 8)
+            took = took if began.running else took / 2
+            began.kill(signal.SIGKILL).wait(10, expect=None)
+        opens = []
+        for path in old, new:
+            opens.append(thinwire(lab, "copy", by(path), lab.path("read.img"), *run_dir, expect=None).returncode == 0)
+        check(sorted(opens) == [False, True], f"by the old, and the new key: {opens}")
+        met.add(opens[1])
+        again = thinwire(lab, "volume", "rekey", volume, "--to", new, *run_dir, expect=None)
+        check(again.returncode == 0 or opens[1] and "already, the newest of" in again.stderr, again.stderr)
+        check(named_in_labels(part, ids(lab, old)[0]) == [False] * 2, "a copy of the label has the key of before")
+        back, old = lab.path("back.img"), new
+        copied(lab, by(new), back)
+        check(content(back)[:4 * MIB] == content(source), "it reads as it was written")
+    check(True in met, "it was never through")

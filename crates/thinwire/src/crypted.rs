@@ -5,7 +5,7 @@ use thinwire_modules::{Crypt, CryptState, Module, Options};
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_runtime::confine::as_starter;
 use thinwire_runtime::xts::Aes256Xts;
-use thinwire_seal::{VOLUME_KEY_BYTES, unwrap, wrap};
+use thinwire_seal::{Key, VOLUME_KEY_BYTES, unwrap, wrap};
 use zeroize::Zeroizing;
 
 use crate::error::{Failure, Outcome};
@@ -30,11 +30,20 @@ pub fn new_state(whole: &[u8; 16], options: &Options, key: &str) -> Outcome<Cryp
     for half in volume_key.chunks_exact_mut(VOLUME_KEY_BYTES / 2) {
         half.copy_from_slice(&*Zeroizing::new(entropy_bytes()));
     }
+    Ok(sealed(file.newest(), block_bytes, whole, &volume_key))
+}
+
+/// The key of the blocks of the volume of that UUID, wrapped by a user's.
+pub fn sealed(
+    key: &Key,
+    block_bytes: u32,
+    whole: &[u8; 16],
+    volume_key: &[u8; VOLUME_KEY_BYTES],
+) -> CryptState {
     let nonce = *entropy_bytes().first_chunk().expect("there are 32");
-    let key_id = file.newest().id().0;
+    let key_id = key.id().0;
     let context = CryptState::context(block_bytes, key_id, whole);
-    let sealed = wrap(file.newest(), nonce, &context, &volume_key);
-    Ok(CryptState::new(block_bytes, key_id, nonce, sealed))
+    CryptState::new(block_bytes, key_id, nonce, wrap(key, nonce, &context, volume_key))
 }
 
 /// What the label of the part says, and the cipher of its blocks, by a key that `key` names.
@@ -42,6 +51,20 @@ pub fn new_state(whole: &[u8; 16], options: &Options, key: &str) -> Outcome<Cryp
 /// # Errors
 /// That is no key file, or has another key; or the label is no such one. Sentences whose subject is the part, but for those of the file.
 pub fn unlock(label: &Label, key: &str, part: &str) -> Outcome<Unlocked> {
+    let (state, volume_key) = volume_key_of(label, key, part)?;
+    let none = || Failure::failed(format!("{part} has a key that is none"));
+    Ok((state, Aes256Xts::new(&volume_key).ok_or_else(none)?))
+}
+
+/// What the label of the part says, and the key of its blocks, by a key that `key` names.
+///
+/// # Errors
+/// As [`unlock`].
+pub fn volume_key_of(
+    label: &Label,
+    key: &str,
+    part: &str,
+) -> Outcome<(CryptState, Zeroizing<[u8; VOLUME_KEY_BYTES]>)> {
     let wrong = |why: String| Failure::failed(format!("{part} {why}"));
     let state = CryptState::decode(&label.state).map_err(|fault| wrong(fault.to_string()))?;
     if Crypt::block_bytes(&label.options).ok() != Some(state.block_bytes()) {
@@ -63,9 +86,7 @@ pub fn unlock(label: &Label, key: &str, part: &str) -> Outcome<Unlocked> {
     let volume_key = unwrap(own, state.nonce, &context, &state.sealed).map_err(|_| {
         wrong("has another key of its blocks in its label than was put there: somebody has changed that".into())
     })?;
-    let cipher =
-        Aes256Xts::new(&volume_key).ok_or_else(|| wrong("has a key that is none".into()))?;
-    Ok((state, cipher))
+    Ok((state, volume_key))
 }
 
 /// How blocks are encrypted, and by which key, of a label that says so.

@@ -174,7 +174,9 @@ pub fn make(name: &str, dir: &Path, adds: bool) -> Outcome<KeyFile> {
         match adds {
             true => std::fs::rename(&new, &path),
             false => std::fs::hard_link(&new, &path).and_then(|()| std::fs::remove_file(&new)),
-        }
+        }?;
+        // Something may be encrypted with it next.
+        sync_folders(&path)
     });
     if let Err(e) = written {
         let _ = std::fs::remove_file(&new);
@@ -182,6 +184,30 @@ pub fn make(name: &str, dir: &Path, adds: bool) -> Outcome<KeyFile> {
     }
     let given = std::path::absolute(&path).map_err(wrong)?;
     KeyFile::read(&given.to_string_lossy())
+}
+
+/// A key file that lies there whatever happens from now on.
+///
+/// # Errors
+/// It could not be synced.
+pub fn settle(path: &Path) -> Outcome {
+    let synced = File::open(path).and_then(|file| file.sync_all());
+    synced.and_then(|()| sync_folders(path)).map_err(|e| {
+        Failure::failed(format!("cannot use key {}: it cannot be synced: {e}", path.display()))
+    })
+}
+
+/// The folder of a file, and the one that this is in, which may have been made for it.
+fn sync_folders(path: &Path) -> std::io::Result<()> {
+    let path = std::path::absolute(path)?;
+    for (up, folder) in path.ancestors().skip(1).take(2).enumerate() {
+        match File::open(folder) {
+            // Nobody has made a folder there.
+            Err(e) if up > 0 && e.kind() == std::io::ErrorKind::PermissionDenied => {}
+            opened => opened?.sync_all()?,
+        }
+    }
+    Ok(())
 }
 
 /// Names of keys, as in `alice+bob`.

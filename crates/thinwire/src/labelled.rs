@@ -26,6 +26,7 @@ use crate::host::Host;
 use crate::network::Interrupt;
 use crate::open::Wait;
 use crate::pool::{PoolName, PoolPlace};
+use crate::rekeying::Rekeying;
 use crate::uri::VolumeSpec;
 
 /// How often disks are asked whether they have answered: their descriptors are not watched yet.
@@ -49,6 +50,8 @@ pub struct Opening<'a> {
     pub growth: Option<&'a GrowthNotes>,
     /// Parts are taken that hold another content than when they got their labels: where that is noted.
     pub adopt: Option<&'a Adoptions>,
+    /// An encrypted volume that gets another key.
+    pub rekey: Option<&'a Rekeying>,
 }
 
 /// By what a volume is known of which snapshots can be taken as one, and whether something above buffers writes: then none are.
@@ -188,14 +191,33 @@ pub fn assemble_whole(
         adopt(&mut parts, specs, (by.adopt, by.wish));
         seen = parts.into_iter().flatten().collect();
     }
+    let rekey = by.rekey.filter(|rekey| is_written && rekey.is_of(specs));
+    let mut described = described;
+    if let (Some(rekey), (_, _, Some(key))) = (rekey, &mut described)
+        && let Some(Ok(Finding::Label(found))) = seen.first().map(|part| &part.found)
+    {
+        *key = rekey.opener(&found.label, key);
+    }
     let (mut whole, on_part) = examine(described, specs, children, &seen, by.in_order)?;
     let mut written = Vec::new();
     if is_written {
+        let older = readers[0].older_state().map(<[u8]>::to_vec);
         let parts = labels_of(readers, seen);
         let volumes: Vec<_> =
             whole.parts.iter().map(|part| shape_of(&*children[part.place])).collect();
         let sizes = by.growth.and_then(|_| whole.with_room(&volumes));
-        written = draw_opening(host, (&mut whole, sizes.as_ref()), parts, specs, children, by)?;
+        let rewrapped = match (rekey, described.2, parts.first()) {
+            (Some(rekey), Some(key), Some((_, label))) => {
+                Some(rekey.rewrap(label, older.as_deref(), key)?)
+            }
+            _ => None,
+        };
+        let states = rewrapped.map(|rewrapped| vec![rewrapped.state.encode()]);
+        let anew = (sizes.as_ref(), states);
+        written = draw_opening(host, (&mut whole, anew), parts, specs, children, by)?;
+        if let Some(rekey) = rekey {
+            rekey.finish();
+        }
         if let Some(notes) = by.growth.filter(|_| !whole.module.has_volumes()) {
             notes.add(Grown::whole(&whole, sizes.as_ref(), &volumes));
         }
@@ -388,8 +410,14 @@ pub fn check_key(
     part: &mut [Box<dyn Volume>; 1],
     by: &Opening<'_>,
 ) -> Outcome {
-    match read_all(host, part, BESIDE_TOKEN, by, None)?.1.pop().map(|seen| seen.found) {
-        Some(Ok(Finding::Label(found))) if takes_key(found.label.module) => {
+    let (readers, mut seen) = read_all(host, part, BESIDE_TOKEN, by, None)?;
+    let rekey = by.rekey.filter(|rekey| rekey.is_of(std::slice::from_ref(spec)));
+    match (seen.pop().map(|seen| seen.found), rekey) {
+        (Some(Ok(Finding::Label(found))), _) if !takes_key(found.label.module) => Ok(()),
+        (Some(Ok(Finding::Label(found))), Some(rekey)) => {
+            rekey.check(&found.label, readers[0].older_state(), key)
+        }
+        (Some(Ok(Finding::Label(found))), None) => {
             unlock(&found.label, key, &spec.to_string()).map(|_| ())
         }
         _ => Ok(()),
@@ -407,16 +435,16 @@ pub fn come_to_rest(host: &Host, volume: &mut [Box<dyn Volume>; 1], by: &Opening
     }
 }
 
-/// From now on no part that is put back from an earlier copy is taken for one of the whole, which has these sizes then, if they are others. What was written.
+/// From now on no part that is put back from an earlier copy is taken for one of the whole, which has these sizes then, and keeps this, if they are others. What was written.
 fn draw_opening(
     host: &Host,
-    (whole, sizes): (&mut Assembly, Option<&WholeSizes>),
+    (whole, anew): (&mut Assembly, Anew<'_>),
     parts: Vec<(Labels, Label)>,
     specs: &[VolumeSpec],
     children: &mut [Box<dyn Volume>],
     by: &Opening<'_>,
 ) -> Outcome<Vec<(Labels, Label)>> {
-    let mut opening = begin_opening(whole, sizes, parts, children);
+    let mut opening = begin_opening(whole, anew, parts, children);
     loop {
         match opening.turn(children) {
             Some(Ok(())) => {
@@ -431,10 +459,13 @@ fn draw_opening(
     }
 }
 
+/// What comes with an opening: the sizes of what grows, and what modules keep from then on.
+pub type Anew<'a> = (Option<&'a WholeSizes>, Option<Vec<Vec<u8>>>);
+
 /// The second step of [`open_whole`], of what is written: goes on by [`WholeOpening::turn`], and never waits.
 pub fn begin_opening(
     whole: &Assembly,
-    sizes: Option<&WholeSizes>,
+    (sizes, states): Anew<'_>,
     parts: Vec<(Labels, Label)>,
     children: &mut [Box<dyn Volume>],
 ) -> WholeOpening {
@@ -442,6 +473,9 @@ pub fn begin_opening(
     let mut opening = WholeOpening::new(whole, id, parts);
     if let Some(sizes) = sizes {
         opening.grow(sizes.clone());
+    }
+    if let Some(states) = states {
+        opening.restate(states);
     }
     opening.begin(children);
     opening

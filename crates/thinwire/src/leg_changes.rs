@@ -1,13 +1,13 @@
 //! Legs that are removed from mirrors in use, and added to them, between turns of whatever drives them.
 
 use serde::{Deserialize, Serialize};
-use thinwire_modules::meta::{LABEL_BYTES, Label};
 use thinwire_modules::mirror::{LegNeeds, MirrorAsk, MirrorDesk, MirrorDone, NewLeg};
 use thinwire_runtime::clock::entropy_bytes;
 
 use crate::config_file;
 use crate::control::Response;
 use crate::growth::{MirrorWhole, WholeDesk};
+use crate::label_words::{label_in_words, label_of_words};
 use crate::opened::LegDoor;
 use crate::trees::NodeName;
 use crate::uri::VolumeSpec;
@@ -29,8 +29,7 @@ pub struct LegOffer {
 impl LegOffer {
     /// Of what a mirror says; none if that is no label, which cannot be.
     fn of(leg: &NewLeg) -> Option<Self> {
-        let label = leg.label.encode().ok()?;
-        let label = label.iter().map(|byte| format!("{byte:02x}")).collect();
+        let label = label_in_words(&leg.label)?;
         let LegNeeds { block_bytes, io_bytes_max, write_zeroes, block_status } = leg.needs;
         Some(LegOffer { label, block_bytes, io_bytes_max, write_zeroes, block_status })
     }
@@ -40,16 +39,8 @@ impl LegOffer {
     /// # Errors
     /// It is of another version: a sentence.
     pub fn leg(&self) -> Result<NewLeg, String> {
-        let garbled =
-            || "it says of a label what is none here: use the program that it is of".to_owned();
-        let byte = |at: usize| self.label.get(2 * at..2 * at + 2);
-        let byte = |at: usize| u8::from_str_radix(byte(at)?, 16).ok();
-        let bytes: Option<Vec<u8>> = (0..LABEL_BYTES).map(byte).collect();
-        let image: Option<Box<[u8; LABEL_BYTES]>> = bytes
-            .filter(|_| self.label.len() == 2 * LABEL_BYTES)
-            .and_then(|bytes| bytes.try_into().ok());
-        let image = image.ok_or_else(garbled)?;
-        let label = Label::decode(&image).map_err(|_| garbled())?;
+        let label = label_of_words(&self.label)
+            .ok_or("it says of a label what is none here: use the program that it is of")?;
         let &LegOffer { block_bytes, io_bytes_max, write_zeroes, block_status, .. } = self;
         let needs = LegNeeds { block_bytes, io_bytes_max, write_zeroes, block_status };
         Ok(NewLeg { label, needs })

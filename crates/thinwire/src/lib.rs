@@ -8,7 +8,7 @@
 //! | [`config`], `config_file`, `trees` | TOML files and flags become one target configuration; volumes described in TOML |
 //! | [`open`], [`local`], [`grant`], [`remote`] | from a volume's name to a volume that can be used |
 //! | [`attachment`], [`rundir`], [`record`], [`control`], [`leftover`], [`identity`], [`process`] | attachments: how they are found, asked, ended, cleaned up after |
-//! | [`growth`], [`work`] | what volumes that are in use, or open, do beside their users |
+//! | [`growth`], [`rekeying`], [`work`] | what volumes that are in use, or open, do beside their users |
 //! | [`serve`], [`steward`], [`health`], [`reload`], [`notify`] | a target: its shards, the thread beside them, what `status` shows, what is read again while it serves, what systemd is told |
 //! | [`carries`] | what an attachment demands of its machine that carries swap or a root |
 //! | [`privileges`], [`caretaker`] | what a target gives up once it serves, and who cleans up after it then |
@@ -46,6 +46,7 @@ pub mod host;
 pub mod identity;
 mod kept;
 pub mod keys;
+mod label_words;
 mod labelled;
 mod last_resort;
 pub mod leftover;
@@ -69,6 +70,7 @@ pub mod pool;
 pub mod privileges;
 mod process;
 pub mod record;
+pub mod rekeying;
 pub mod reload;
 pub mod remote;
 pub mod rundir;

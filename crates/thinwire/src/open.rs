@@ -28,6 +28,7 @@ use crate::keys::{self, KeyFile, Security};
 use crate::opened::OutlineNode;
 use crate::output;
 use crate::pool::{PoolName, PoolPlace};
+use crate::rekeying::Rekeying;
 use crate::signals::Signals;
 use crate::trees::NodeName;
 use crate::uri::VolumeSpec;
@@ -56,6 +57,8 @@ pub struct VolumeOptions {
     pub growth: Option<GrowthNotes>,
     /// Parts are taken that hold another content than when they got their labels: where that is noted.
     pub adopt: Option<Adoptions>,
+    /// An encrypted volume in it gets another key.
+    pub rekey: Option<Rekeying>,
     /// Fence the writer that holds a remote volume, or is on record of a local one.
     pub take_over: bool,
     /// What requests get while the target is away.
@@ -108,6 +111,7 @@ impl VolumeOptions {
             pool: None,
             growth: None,
             adopt: None,
+            rekey: None,
             take_over: false,
             when_away: WhenAwayArg::Wait,
             losses_are_heard: false,

@@ -9,6 +9,7 @@ use thinwire_volume::{MirrorReport, ScrubReport, Work, WorkPace};
 use crate::control::{self, IoStatus, Response};
 use crate::opened::OutlineNode;
 use crate::output;
+use crate::rekeying::StateChange;
 use crate::size::show_size;
 use crate::trees::NodeName;
 
@@ -55,12 +56,17 @@ pub enum WorkAction {
         /// What it is, as it is named wherever the process is.
         part: String,
     },
+    /// It is encrypted, and another key opens it from then on.
+    Rekey {
+        /// What its label keeps then; none: what it says now is told, and nothing is changed.
+        change: Option<StateChange>,
+    },
 }
 
 impl WorkAction {
     /// It is done in several turns, and ends later.
     pub fn ends_later(&self) -> bool {
-        *self == WorkAction::Grow || self.changes_legs()
+        matches!(self, WorkAction::Grow | WorkAction::Rekey { .. }) || self.changes_legs()
     }
 
     /// A mirror has others afterwards.
@@ -329,7 +335,8 @@ fn act(work: &mut dyn Work, action: &WorkAction, percent: Option<u8>) {
         WorkAction::Grow
         | WorkAction::Remove { .. }
         | WorkAction::Add { .. }
-        | WorkAction::Bring { .. } => {}
+        | WorkAction::Bring { .. }
+        | WorkAction::Rekey { .. } => {}
     }
 }
 

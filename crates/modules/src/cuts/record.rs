@@ -64,6 +64,11 @@ impl CutRecord {
         self.0.borrow_mut().is_cutting = is_cutting;
     }
 
+    /// What it says, as it was written last.
+    pub(crate) fn label(&self) -> Label {
+        self.0.borrow().label.clone()
+    }
+
     /// Lends the labels, and what they say, to somebody who writes them; nothing is written here meanwhile. None while something is being written, is
     /// lent, or a cut is being made.
     pub(crate) fn lend(&self) -> Option<(Labels, Label)> {

@@ -1,4 +1,4 @@
-//! [`WholeGrowth`]: a whole that is in use becomes as large as its parts have become (rule 24).
+//! [`WholeGrowth`]: a whole that is in use becomes as large as its parts have become (rule 24), or has its module keep something else in its labels.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::{Assembly, Label, Labels, OpeningError, PartDoor, WholeOpening, Whole
 use crate::cuts::CutRecord;
 
 /// Has a whole grow while it is used, by drawing another opening, with whose second phase the larger sizes come: what a crash leaves is what it leaves of
-/// any opening. Only when all labels say them, durably, the whole has more bytes to offer.
+/// any opening. Only when all labels say them, durably, the whole has more bytes to offer. What the module keeps in the labels is changed in the same way.
 ///
 /// A state machine beside the whole: its labels are written through the [`PartDoor`]s of its parts, which go on when those are polled.
 pub struct WholeGrowth {
@@ -19,7 +19,8 @@ pub struct WholeGrowth {
     labels: Option<Vec<(Labels, Label)>>,
     /// Who writes those of the first part otherwise: it lends them.
     record: Option<CutRecord>,
-    opening: Option<(WholeOpening, WholeSizes)>,
+    /// With the sizes that come with it, if it grows.
+    opening: Option<(WholeOpening, Option<WholeSizes>)>,
     canary: GrowthCanary,
 }
 
@@ -44,6 +45,8 @@ pub enum GrowthError {
     Failed,
     /// A cut of it is being taken: try again.
     Busy,
+    /// What its module keeps is not what it was when somebody looked.
+    Changed,
 }
 
 impl fmt::Display for GrowthError {
@@ -61,6 +64,9 @@ impl fmt::Display for GrowthError {
             GrowthError::Busy => {
                 f.write_str("it is growing, or a snapshot of it is being taken: try again")
             }
+            GrowthError::Changed => f.write_str(
+                "its labels say something else by now than they did a moment ago: try again",
+            ),
         }
     }
 }
@@ -119,6 +125,66 @@ impl WholeGrowth {
             return Err(GrowthError::Busy);
         }
         let sizes = self.whole.with_room(&self.volumes()).ok_or(GrowthError::NoRoom)?;
+        let labels = self.take_labels()?;
+        let mut opening = WholeOpening::new(&self.whole, id, labels);
+        opening.grow(sizes.clone());
+        opening.begin(&mut self.doors);
+        if self.canary == GrowthCanary::OffersEarly {
+            self.offer(&sizes);
+        }
+        self.opening = Some((opening, Some(sizes)));
+        Ok(())
+    }
+
+    /// What the label of its first part says, as it was written last.
+    ///
+    /// # Errors
+    /// It is being written, or could not be.
+    pub fn label(&mut self) -> Result<Label, GrowthError> {
+        self.refuse_busy()?;
+        let first = match &self.record {
+            Some(record) => Some(record.label()),
+            None => self.labels.as_ref().and_then(|labels| Some(labels.first()?.1.clone())),
+        };
+        first.ok_or(GrowthError::Failed)
+    }
+
+    /// Begins to have its module keep another state in the label of its only part, if that has `from` there now: [`WholeOpening::restate`]. `id` is a random
+    /// number, drawn for this.
+    ///
+    /// # Errors
+    /// It does not: nothing was written.
+    ///
+    /// # Panics
+    /// If it has several parts.
+    pub fn begin_restate(
+        &mut self,
+        id: [u8; 16],
+        from: &[u8],
+        to: Vec<u8>,
+    ) -> Result<(), GrowthError> {
+        assert_eq!(self.doors.len(), 1, "of one part");
+        if self.label()?.state != from {
+            return Err(GrowthError::Changed);
+        }
+        let labels = self.take_labels()?;
+        let mut opening = WholeOpening::new(&self.whole, id, labels);
+        opening.restate(vec![to]);
+        opening.begin(&mut self.doors);
+        self.opening = Some((opening, None));
+        Ok(())
+    }
+
+    fn refuse_busy(&self) -> Result<(), GrowthError> {
+        match (self.is_over(), &self.opening) {
+            (true, _) => Err(GrowthError::Failed),
+            (false, Some(_)) => Err(GrowthError::Busy),
+            (false, None) => Ok(()),
+        }
+    }
+
+    /// The labels of all parts, for an opening of its own.
+    fn take_labels(&mut self) -> Result<Vec<(Labels, Label)>, GrowthError> {
         if self.labels.is_none() {
             return Err(GrowthError::Failed);
         }
@@ -126,15 +192,7 @@ impl WholeGrowth {
             Some(record) => Some(record.lend().ok_or(GrowthError::Busy)?),
             None => None,
         };
-        let labels = lent.into_iter().chain(self.labels.take().into_iter().flatten()).collect();
-        let mut opening = WholeOpening::new(&self.whole, id, labels);
-        opening.grow(sizes.clone());
-        opening.begin(&mut self.doors);
-        if self.canary == GrowthCanary::OffersEarly {
-            self.offer(&sizes);
-        }
-        self.opening = Some((opening, sizes));
-        Ok(())
+        Ok(lent.into_iter().chain(self.labels.take().into_iter().flatten()).collect())
     }
 
     /// Goes on; never waits. Says how it has ended, once it has: how many bytes the whole has.
@@ -156,9 +214,11 @@ impl WholeGrowth {
         }
         (self.whole.opening, self.whole.openings) = drawn;
         self.labels = Some(labels);
-        self.whole.set_sizes(&sizes);
-        self.offer(&sizes);
-        Some(Ok(sizes.whole_bytes))
+        if let Some(sizes) = sizes {
+            self.whole.set_sizes(&sizes);
+            self.offer(&sizes);
+        }
+        Some(Ok(self.whole.bytes))
     }
 
     fn offer(&self, sizes: &WholeSizes) {

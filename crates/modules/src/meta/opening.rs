@@ -26,6 +26,8 @@ pub struct WholeOpening {
     sizes: WholeSizes,
     /// What they say from this one on.
     next_sizes: WholeSizes,
+    /// What their modules keep from this one on, in the order of the parts, if that is another.
+    next_states: Option<Vec<Vec<u8>>>,
     parts: Vec<Part>,
     /// How many phases have begun.
     phase: usize,
@@ -67,6 +69,10 @@ enum OpeningCanary {
     ForgetsMade,
     /// A half drawn opening is forgotten: the next one is announced beside the one before it.
     ForgetsHalf,
+    /// States come with the second phase.
+    RestatesLate,
+    /// Half of a state comes with each phase.
+    RestatesByHalves,
 }
 
 const PHASES: usize = 2;
@@ -86,6 +92,7 @@ impl WholeOpening {
             openings: whole.openings,
             sizes: whole.sizes(),
             next_sizes: whole.sizes(),
+            next_states: None,
             parts: parts.into_iter().map(part).collect(),
             phase: 0,
             failed: None,
@@ -105,6 +112,19 @@ impl WholeOpening {
             && parts.fold(true, |grows, (one, next)| grows && next >= one);
         assert!(grows && self.phase == 0, "{sizes:?} of {:?}", self.sizes);
         self.next_sizes = sizes;
+    }
+
+    /// What the module keeps in the labels is this from now on, of each part in the order in which they were given. It stands in the labels of both phases, so when the
+    /// opening has ended neither copy of any label says what was there before; until then a crash leaves the one or the other, whole, on each part.
+    ///
+    /// # Panics
+    /// If it has begun, or that is not of each part.
+    pub fn restate(&mut self, states: Vec<Vec<u8>>) {
+        assert!(
+            self.phase == 0 && states.len() == self.parts.len(),
+            "of each part, before it begins"
+        );
+        self.next_states = Some(states);
     }
 
     /// Submits what comes first. `volumes` are those of the parts, in their order, here and in each turn.
@@ -184,6 +204,17 @@ impl WholeOpening {
                 rows.for_each(|(row, bytes)| row.bytes = *bytes);
             }
             _ => label.grow(&sizes.part_bytes),
+        }
+        if let Some(states) = &self.next_states {
+            let next = &states[at];
+            match (self.canary, phase) {
+                (OpeningCanary::RestatesLate, 1) => {}
+                (OpeningCanary::RestatesByHalves, 1) => {
+                    let half = next.len() / 2;
+                    label.state[..half].copy_from_slice(&next[..half]);
+                }
+                _ => label.state.clone_from(next),
+            }
         }
         match phase {
             1 if self.canary == OpeningCanary::ForgetsHalf => label.next_opening = self.id,

@@ -332,6 +332,39 @@ What stands on a mirror of which is decided that it goes on without a leg (`volu
         #[allow(missing_docs)]
         common: VolumeCommon,
     },
+    /// Have another key open an encrypted volume, and the one before no more
+    #[command(after_help = "\
+Examples:
+  thinwire key new vault --add; thinwire volume rekey vault.toml#vault
+  thinwire volume rekey vault.toml#vault --new-key /etc/thinwire/keys/vault2
+  thinwire volume rekey vault.toml#vault --to vault2 --json
+
+No block is written anew: the label holds the key of the blocks, wrapped by the key of a file of yours, and is written with that wrapped by another. The old key is
+checked before anything is written, and opens nothing any more when this ends; but a copy of the disk from before, or of its first MiB, it opens for ever, and
+who has read the key of the blocks by way of it has that for good: copy the data to a new volume if that is to be feared. Without --to and --new-key the newest key of the file
+that is described is taken. Interrupted, the one or the other key opens it: keep both, and do it again.
+
+An attachment or a target of this machine that has it open (with the same --run-dir) has its labels written while it is used. That goes by the key file that it was told when it
+began: until it ends, a leg of a mirror that comes back to it needs the new key in that one, as `thinwire key new --add` puts it there.")]
+    Rekey {
+        /// The volume, FILE.toml#NAME, of kind crypt
+        volume: VolumeSpec,
+        /// The key from then on, a path or a name in /etc/thinwire/keys: the newest of that file
+        #[arg(long, value_name = "KEY", conflicts_with = "new_key")]
+        to: Option<String>,
+        /// Make that key, in a file that is not there yet, of mode 0600
+        #[arg(long, value_name = "KEY")]
+        new_key: Option<String>,
+        /// The key that opens it now, if the file describes another
+        #[arg(long, value_name = "KEY")]
+        old_key: Option<String>,
+        /// Take the part away from the writer that holds it or is on record, fencing that one for good
+        #[arg(long)]
+        take_over: bool,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
     /// Show how full a pool is, and its volumes; of a volume over several pools its snapshots; of any other what `volume status` does
     #[command(after_help = "\
 Examples:

@@ -8,6 +8,7 @@
 //! * `cut.rs`: snapshots of volumes over several pools, as one
 //! * `look.rs`: what stands in labels, and which volumes those make
 //! * `pool.rs`: volumes of pools, their snapshots and clones; `pool_check.rs`: pools as a whole
+//! * `rekey.rs`: an encrypted volume has another key
 //! * `replace.rs`: another part comes in the place of a leg of a mirror
 //! * `resync.rs`: legs of mirrors get what they lack
 //! * `scrub.rs`: all is read, and mended where that can be known
@@ -24,6 +25,7 @@ mod live;
 mod look;
 mod pool;
 mod pool_check;
+mod rekey;
 mod replace;
 mod resync;
 mod scrub;
@@ -94,6 +96,11 @@ pub fn run(args: &VolumeArgs) -> Outcome {
         VolumeAction::Adopt { volume, take_over, common } => {
             adopt::check(volume)?;
             adopt::adopt(volume, *take_over, common)
+        }
+        VolumeAction::Rekey { volume, to, new_key, old_key, take_over, common } => {
+            let (to, new_key, old_key) = (to.as_deref(), new_key.as_deref(), old_key.as_deref());
+            let (spec, take_over) = (volume, *take_over);
+            rekey::rekey(&rekey::Wanted { spec, to, new_key, old_key, take_over }, common)
         }
         VolumeAction::Show { pool, common, .. } if pool.can_be_cut() => {
             cut::act(pool, &PoolRequest::Show { space: false }, common)

@@ -131,6 +131,11 @@ pub enum Response {
         /// That.
         leg: Box<LegOffer>,
     },
+    /// What the label of an encrypted volume says.
+    Label {
+        /// That, in hexadecimal digits.
+        label: String,
+    },
     /// What has become of volumes that were to grow, the one that was named last.
     Grown {
         /// Those.

@@ -194,6 +194,7 @@ fn who_reads_while_it_is_opened_looks_again() {
             until: None,
             in_order: false,
             read_only: true,
+            rekey: None,
             wish: OpeningWish::default(),
             pool: None,
             growth: None,

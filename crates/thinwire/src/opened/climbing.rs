@@ -263,7 +263,7 @@ impl Climb {
             return self.put_on(host, chain, (whole, on_part, Vec::new()));
         }
         let parts = vec![(labels, label)];
-        let opening = begin_opening(&whole, None, parts, &mut self.volume);
+        let opening = begin_opening(&whole, (None, None), parts, &mut self.volume);
         self.step = Step::Drawing(Box::new((opening, whole, on_part)));
         Ok(())
     }

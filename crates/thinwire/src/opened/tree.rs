@@ -182,6 +182,7 @@ impl Tree {
                     pool: options.pool.as_ref(),
                     growth: options.growth.as_ref(),
                     adopt: options.adopt.as_ref(),
+                    rekey: options.rekey.as_ref(),
                 };
                 let Bottom { leaves, returning, pools, lacking, .. } = &mut bottom;
                 let (opening, leaves, ports) = (&opening, &leaves[..], &mut ports);

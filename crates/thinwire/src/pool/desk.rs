@@ -11,9 +11,10 @@ use crate::control::{PoolProgress, Response};
 use crate::cuts::CutDesk;
 use crate::growth::{GrowthDesk, WholeDesk};
 use crate::opened::OutlineNode;
+use crate::rekeying::KeysDesk;
 use crate::trees::NodeName;
 use crate::uri::VolumeSpec;
-use crate::work::WorkAsk;
+use crate::work::{WorkAction, WorkAsk};
 
 /// A pool, as files describe it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +89,7 @@ pub struct PoolDesk {
     under_way: Vec<UnderWay>,
     cuts: CutDesk,
     growth: GrowthDesk,
+    keys: KeysDesk,
 }
 
 /// Something that has begun.
@@ -111,10 +113,13 @@ fn refused(why: String) -> PoolProgress {
 impl PoolDesk {
     /// Nothing is under way.
     pub fn is_idle(&self) -> bool {
-        self.under_way.is_empty() && self.cuts.is_idle() && self.growth.is_idle()
+        self.under_way.is_empty()
+            && self.cuts.is_idle()
+            && self.growth.is_idle()
+            && self.keys.is_idle()
     }
 
-    /// Begins to have a volume of this outline grow, of which these are open, or with a leg less or more.
+    /// Begins to have a volume of this outline grow, of which these are open, with a leg less or more, or with another key.
     pub fn grow(
         &mut self,
         ask: &WorkAsk,
@@ -122,9 +127,10 @@ impl PoolDesk {
         open: &[(NodeName, WholeDesk)],
     ) -> PoolProgress {
         self.last += 1;
-        let begun = match ask.request.action.changes_legs() {
-            true => self.growth.legs().begin(self.last, ask, open),
-            false => self.growth.begin(self.last, ask, outline, open),
+        let begun = match &ask.request.action {
+            action if action.changes_legs() => self.growth.legs().begin(self.last, ask, open),
+            WorkAction::Rekey { .. } => self.keys.begin(self.last, ask, open),
+            _ => self.growth.begin(self.last, ask, outline, open),
         };
         match begun {
             Ok(()) => PoolProgress::Started(self.last),
@@ -174,6 +180,7 @@ impl PoolDesk {
     pub fn finish(&mut self, ended: &mut Vec<(u64, Response)>) {
         self.cuts.finish(ended);
         self.growth.finish(ended);
+        self.keys.finish(ended);
         let mut results = Vec::new();
         for nth in 0..self.under_way.len() {
             let pool = self.under_way[nth].pool.clone();

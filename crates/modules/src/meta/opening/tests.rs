@@ -3,6 +3,7 @@
 mod crashes;
 mod growing;
 mod parts;
+mod restating;
 
 use thinwire_buffer::Pool;
 use thinwire_volume::{ErrorKind, Op};

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use thinwire_modules::meta::Label;
 use thinwire_modules::mirror::NewLeg;
 
 use super::scrub::{refuse_doubtful, say_all};
@@ -11,7 +12,9 @@ use crate::cli::{VolumeCommon, VolumeLive};
 use crate::control::{ControlClient, ControlError, ControlRequest, Response};
 use crate::error::{Failure, Outcome};
 use crate::growth::Grown;
+use crate::label_words::label_of_words;
 use crate::output;
+use crate::rekeying::StateChange;
 use crate::rundir::{RunDir, SCHEMA};
 use crate::signals::Signals;
 use crate::size::show_size;
@@ -215,6 +218,21 @@ impl OpenElsewhere {
             Response::Grown { volumes } => Ok(volumes),
             other => Err(self.failed(&format!("it says {other:?}"))),
         }
+    }
+
+    /// What the label of an encrypted volume says.
+    pub fn encrypted_label(&self) -> Outcome<Label> {
+        match self.answer(WorkAction::Rekey { change: None }, None, ANSWER_PATIENCE)? {
+            Response::Label { label } => label_of_words(&label).ok_or_else(|| {
+                self.failed(&"it says of a label what is none here: use the program that it is of")
+            }),
+            other => Err(self.failed(&format!("it says {other:?}"))),
+        }
+    }
+
+    /// Has that label keep something else.
+    pub fn rekey(&self, change: StateChange) -> Outcome {
+        self.ask(WorkAction::Rekey { change: Some(change) }, None).map(|_| ())
     }
 
     /// Has it do that, and shows how it stands then.

@@ -7,7 +7,7 @@ use super::*;
 use crate::meta::StalePart;
 
 /// What a crash leaves of a write: nothing, all, and some ways to tear it.
-const SOME: [u8; 6] = [0, 0xff, 0x01, 0xfe, 0x0f, 0xaa];
+pub(super) const SOME: [u8; 6] = [0, 0xff, 0x01, 0xfe, 0x0f, 0xaa];
 
 /// Parts that an opening begins on, and whatever was copied of each before that.
 struct Case {
@@ -59,7 +59,7 @@ fn each_state(
 }
 
 /// Calls `check` with all that a crash could leave now.
-fn each_crash(
+pub(super) fn each_crash(
     world: &World,
     torn: &[u8],
     check: &mut dyn FnMut(Vec<Content>) -> Result<(), String>,

@@ -24,7 +24,12 @@ struct InUse {
 
 impl InUse {
     fn new(canary: GrowthCanary) -> Self {
-        let contents = opened(&made_of(2, SimPart::BYTES - MORE), 1);
+        InUse::of(2, canary)
+    }
+
+    /// The same of another number of parts.
+    fn of(count: usize, canary: GrowthCanary) -> Self {
+        let contents = opened(&made_of(count, SimPart::BYTES - MORE), 1);
         let whole = assembled(&contents).unwrap();
         let read = |part: &crate::meta::FoundPart| {
             let mut disk = SimPart::new(contents[part.place].clone());
@@ -40,7 +45,8 @@ impl InUse {
         let labels = whole.parts.iter().map(read).collect();
         let geometry =
             Geometry { bytes: SimPart::BYTES, io_bytes_max: 1 << 20, ..Puppet::GEOMETRY };
-        let puppets: Vec<_> = (1..3).map(|number| Puppet::new(number, geometry)).collect();
+        let puppets: Vec<_> =
+            (1..=count as u8).map(|number| Puppet::new(number, geometry)).collect();
         let (mut doors, mut children) = (Vec::new(), Vec::new());
         for (part, puppet) in whole.parts.iter().zip(&puppets) {
             let (volume, door) = LabelledPart::new(Box::new(puppet.clone()), PartFence::default());
@@ -51,7 +57,7 @@ impl InUse {
         let volume = whole.module.open_over(children, &whole.options).unwrap();
         let mut growth = WholeGrowth::new(whole, doors, labels, None);
         growth.set_canary(canary);
-        InUse { puppets, volume, growth, labels: vec![None, None] }
+        InUse { puppets, volume, growth, labels: vec![None; count] }
     }
 
     /// All that was submitted to a part ends well.
@@ -167,4 +173,33 @@ fn labels_that_cannot_be_written_end_it() {
     });
     assert!(matches!(ended, Some(Err(GrowthError::Labels(_)))), "{ended:?}");
     assert_eq!((used.bytes(), used.growth.begin([8; 16])), (before, Err(GrowthError::Failed)));
+}
+
+/// What its module keeps is changed beside its users, who are offered nothing new; a growth behind that keeps it.
+#[test]
+fn what_a_module_keeps_is_changed_while_it_is_used() {
+    let mut used = InUse::of(1, GrowthCanary::None);
+    let (before, to) = (used.bytes(), vec![7; 112]);
+    let refused = used.growth.begin_restate([7; 16], &[1], to.clone());
+    assert_eq!(refused, Err(GrowthError::Changed), "another than it is");
+    let from = used.growth.label().unwrap().state;
+    used.growth.begin_restate([7; 16], &from, to.clone()).unwrap();
+    assert_eq!(used.growth.label(), Err(GrowthError::Busy));
+    assert_eq!(used.growth.begin([9; 16]), Err(GrowthError::Busy), "one at a time");
+    let run = |used: &mut InUse| {
+        (0..200).find_map(|step| {
+            used.volume.submit(Io::new(step, Op::Read, 0, 4096));
+            used.poll();
+            used.complete(0);
+            assert!(used.poll().iter().all(|done| done.result.is_ok()));
+            used.growth.turn()
+        })
+    };
+    assert_eq!(run(&mut used), Some(Ok(before)));
+    let label = used.labels[0].clone().unwrap();
+    assert_eq!((&label.state, label.openings, used.bytes()), (&to, 2, before));
+    assert_eq!(used.growth.label().unwrap().state, label.state);
+    used.growth.begin([8; 16]).unwrap();
+    assert_eq!(run(&mut used), Some(Ok(before + MORE)));
+    assert_eq!(used.growth.label().unwrap().state, to);
 }
