@@ -239,7 +239,7 @@ impl Module {
     pub fn growing_parts(&self, parts: usize) -> Range<usize> {
         match self.name {
             name if name == linear::MODULE.name => parts - 1..parts,
-            name if name == Integrity::NAME || self.has_volumes() => 0..0,
+            name if name == Integrity::NAME => 0..0,
             _ => 0..parts,
         }
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use thinwire_modules::meta::{Assembly, GrowthError, WholeGrowth, WholeSizes};
 use thinwire_modules::mirror::{MirrorAsk, MirrorDesk};
+use thinwire_modules::thin::{PoolGrowthError, PoolSizes, ThinPoolRef};
 use thinwire_modules::{Integrity, Module};
 use thinwire_runtime::clock::entropy_bytes;
 
@@ -34,6 +35,9 @@ pub struct Grown {
     pub before: u64,
     /// How many it has.
     pub bytes: u64,
+    /// Of a pool: how many bytes of metadata it had, and has; null of what is none, and from a process of an earlier version.
+    #[serde(default)]
+    pub metadata: Option<[u64; 2]>,
     /// Why it is no larger; null if it has grown.
     pub why: Option<String>,
 }
@@ -42,19 +46,29 @@ impl Grown {
     /// It could not, or had nothing to.
     pub fn refused(name: &str, kind: &str, bytes: u64, why: String) -> Self {
         let (name, kind) = (name.to_owned(), kind.to_owned());
-        Grown { name, kind, before: bytes, bytes, why: Some(why) }
+        Grown { name, kind, before: bytes, bytes, metadata: None, why: Some(why) }
     }
 
     /// It has.
     pub fn of(name: &str, kind: &str, before: u64, bytes: u64) -> Self {
         let (name, kind) = (name.to_owned(), kind.to_owned());
-        Grown { name, kind, before, bytes, why: None }
+        Grown { name, kind, before, bytes, metadata: None, why: None }
+    }
+
+    /// A pool has these sizes by now, and had those.
+    pub fn pool(name: &str, before: PoolSizes, behind: PoolSizes) -> Self {
+        let metadata = Some([before.metadata_bytes, behind.metadata_bytes]);
+        Grown { metadata, ..Grown::of(name, POOL, before.data_bytes, behind.data_bytes) }
     }
 
     /// A whole that has these sizes by now; none if it has no larger ones, with volumes of so many bytes, in blocks of so many.
     pub fn whole(whole: &Assembly, sizes: Option<&WholeSizes>, volumes: &[(u64, u32)]) -> Self {
         let (name, kind) = (&whole.name, whole.module.name);
         match sizes {
+            Some(sizes) if whole.module.has_volumes() => {
+                let [before, behind] = [&whole.sizes(), sizes].map(pool_sizes);
+                Grown::pool(name, before, behind)
+            }
             Some(sizes) => Grown::of(name, kind, whole.bytes, sizes.whole_bytes),
             None => Grown::refused(name, kind, whole.bytes, why_not(whole, volumes)),
         }
@@ -62,12 +76,23 @@ impl Grown {
 
     /// In a sentence.
     pub fn line(&self) -> String {
-        let Grown { name, kind, before, bytes, why } = self;
-        match why {
-            None => format!("{name} ({kind}) has {bytes} bytes, and had {before}"),
-            Some(why) => format!("{name} ({kind}) has {bytes} bytes as before: {why}"),
+        let Grown { name, kind, before, bytes, metadata, why } = self;
+        match (why, metadata) {
+            (None, Some([was, is])) => format!(
+                "{name} ({kind}) has {bytes} bytes of data and {is} of metadata, and had {before} and {was}"
+            ),
+            (None, None) => format!("{name} ({kind}) has {bytes} bytes, and had {before}"),
+            (Some(why), _) => format!("{name} ({kind}) has {bytes} bytes as before: {why}"),
         }
     }
+}
+
+/// The kind of pools.
+const POOL: &str = "thin";
+
+fn pool_sizes(sizes: &WholeSizes) -> PoolSizes {
+    let part = |role: usize| sizes.part_bytes.get(role).copied().unwrap_or_default();
+    PoolSizes { data_bytes: part(0), metadata_bytes: part(1) }
 }
 
 /// A whole stays as it is.
@@ -138,9 +163,42 @@ pub struct MirrorWhole {
     pub bytes: Rc<Cell<u64>>,
 }
 
+/// A pool that is open for writing. A handle, which does not keep it.
+#[derive(Clone)]
+pub struct PoolWhole {
+    /// The pool.
+    pub pool: ThinPoolRef,
+    /// What its labels call it.
+    pub name: String,
+}
+
+impl PoolWhole {
+    fn sizes(&self) -> PoolSizes {
+        let none = PoolSizes { data_bytes: 0, metadata_bytes: 0 };
+        self.pool.pool().and_then(|pool| pool.sizes()).unwrap_or(none)
+    }
+
+    /// Begins; or how that has ended at once, none if it is to be tried again.
+    fn begin(&self) -> Result<u64, Option<Grown>> {
+        let id = *entropy_bytes().first_chunk().expect("there are 32");
+        let refused = |why: String| {
+            let bytes = self.sizes().data_bytes;
+            Grown::refused(&self.name, POOL, bytes, why)
+        };
+        match self.pool.pool().map(|pool| pool.begin_growth(id)) {
+            Some(Ok(())) => Ok(0),
+            Some(Err(PoolGrowthError::Busy)) => Err(None),
+            Some(Err(error)) => Err(Some(refused(format!("it {error}")))),
+            None => Err(Some(refused("it has ended meanwhile".into()))),
+        }
+    }
+}
+
 /// By which a volume with labels that is open for writing is had to grow. A handle.
 #[derive(Clone)]
 pub enum WholeDesk {
+    /// A pool, which grows only where that is asked of it itself.
+    Pool(PoolWhole),
     /// A mirror.
     Mirror(MirrorWhole),
     /// Any other.
@@ -150,6 +208,7 @@ pub enum WholeDesk {
 impl WholeDesk {
     fn is_over(&self) -> bool {
         match self {
+            WholeDesk::Pool(pool) => pool.pool.is_over(),
             WholeDesk::Mirror(mirror) => mirror.desk.is_closed(),
             WholeDesk::Whole(growth) => growth.borrow().is_over(),
         }
@@ -158,6 +217,7 @@ impl WholeDesk {
     /// Begins, under a number; or how that has ended at once, none if it is to be tried again.
     fn begin(&self) -> Result<u64, Option<Grown>> {
         let growth = match self {
+            WholeDesk::Pool(pool) => return pool.begin(),
             WholeDesk::Mirror(mirror) => return Ok(mirror.desk.ask(MirrorAsk::Grow)),
             WholeDesk::Whole(growth) => &mut *growth.borrow_mut(),
         };
@@ -177,9 +237,20 @@ impl WholeDesk {
         }
     }
 
-    /// How what was begun under that number has ended, once it has; `before` is how many bytes it had.
-    fn poll(&self, asked: u64, before: u64) -> Option<Grown> {
+    /// How what was begun under that number has ended, once it has; `before` is how many bytes it had, of data and of metadata.
+    fn poll(&self, asked: u64, [before, metadata]: [u64; 2]) -> Option<Grown> {
         let (name, kind, ended) = match self {
+            WholeDesk::Pool(whole) => {
+                let ended = match whole.pool.pool() {
+                    Some(pool) => pool.poll_growth()?.map_err(|error| format!("it {error}")),
+                    None => Err("it has ended meanwhile".into()),
+                };
+                let before = PoolSizes { data_bytes: before, metadata_bytes: metadata };
+                return Some(match ended {
+                    Ok(behind) => Grown::pool(&whole.name, before, behind),
+                    Err(why) => Grown::refused(&whole.name, POOL, before.data_bytes, why),
+                });
+            }
             WholeDesk::Mirror(mirror) => {
                 let ended = mirror.desk.take_ended(asked)?;
                 let ended = ended.map(|done| done.bytes).map_err(|error| error.to_string());
@@ -207,10 +278,15 @@ impl WholeDesk {
         })
     }
 
-    fn bytes(&self) -> u64 {
+    /// Bytes that it has; of a pool those of its metadata, too.
+    fn bytes(&self) -> [u64; 2] {
         match self {
-            WholeDesk::Mirror(mirror) => mirror.bytes.get(),
-            WholeDesk::Whole(growth) => growth.borrow().whole().bytes,
+            WholeDesk::Pool(pool) => {
+                let sizes = pool.sizes();
+                [sizes.data_bytes, sizes.metadata_bytes]
+            }
+            WholeDesk::Mirror(mirror) => [mirror.bytes.get(), 0],
+            WholeDesk::Whole(growth) => [growth.borrow().whole().bytes, 0],
         }
     }
 }
@@ -242,7 +318,7 @@ struct UnderWay {
     /// Those that are still to come, the one on top last.
     todo: VecDeque<WholeDesk>,
     /// The one that is growing, under which number of its own, and how many bytes it had.
-    current: Option<(WholeDesk, u64, u64)>,
+    current: Option<(WholeDesk, u64, [u64; 2])>,
     /// Nothing is begun before.
     wait: Instant,
     done: Vec<Grown>,
@@ -295,7 +371,12 @@ impl GrowthDesk {
         }
         let top = outline[at].depth;
         let below = outline[at + 1..].iter().take_while(|node| node.depth > top).count();
-        let todo = outline[at..=at + below].iter().rev().filter_map(desk_of).collect();
+        // A pool below takes nothing of what its parts grow by: its volumes do not.
+        let is_asked = |node: &&OutlineNode| {
+            node.depth == top || !matches!(desk_of(node), Some(WholeDesk::Pool(_)))
+        };
+        let tree = outline[at..=at + below].iter().rev();
+        let todo = tree.filter(is_asked).filter_map(desk_of).collect();
         let (current, wait) = (None, Instant::now() + LOOK_FIRST);
         self.under_way.push(UnderWay { number, todo, current, wait, done: Vec::new() });
         Ok(())

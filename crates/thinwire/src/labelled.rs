@@ -218,7 +218,7 @@ pub fn assemble_whole(
         if let Some(rekey) = rekey {
             rekey.finish();
         }
-        if let Some(notes) = by.growth.filter(|_| !whole.module.has_volumes()) {
+        if let Some(notes) = by.growth {
             notes.add(Grown::whole(&whole, sizes.as_ref(), &volumes));
         }
         if let Some(sizes) = &sizes {

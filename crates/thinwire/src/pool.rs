@@ -19,6 +19,7 @@ use thinwire_volume::{
 };
 
 use crate::error::{Failure, Outcome};
+use crate::growth::PoolWhole;
 use crate::host::Host;
 use crate::labelled::{Opening, assemble_whole, read_all, wait};
 use crate::uri::VolumeSpec;
@@ -34,12 +35,18 @@ type ToldPool = (ThinPool, Rc<PoolTeller>);
 pub struct PoolPlace {
     pool: Rc<RefCell<Option<ToldPool>>>,
     repairs: bool,
+    grows: bool,
 }
 
 impl PoolPlace {
     /// For a pool that may be opened to be [repaired](PoolConfig::repairs).
     pub fn new(repairs: bool) -> Self {
         PoolPlace { repairs, ..PoolPlace::default() }
+    }
+
+    /// For a pool that grows by what its parts have grown by when it is opened.
+    pub fn growing() -> Self {
+        PoolPlace { grows: true, ..PoolPlace::default() }
     }
 
     /// The pool, once it is open.
@@ -73,14 +80,16 @@ pub fn open_pool(
     specs: &[VolumeSpec],
     mut children: Vec<Box<dyn Volume>>,
     by: &Opening<'_>,
-) -> Outcome<Box<dyn Volume>> {
+) -> Outcome<(Box<dyn Volume>, PoolWhole)> {
     let Some(place) = by.pool else {
         return Err(Failure::usage(
             "it is a pool: name a volume in it, with @ and its name behind that of the pool (`thinwire volume show` lists them)",
         ));
     };
     let described = (module, options, None);
-    let (whole, ..) = assemble_whole(host, described, specs, &mut children, by)?;
+    // Of one below something that grows the parts do, and not itself.
+    let own = Opening { growth: by.growth.filter(|_| place.grows), ..*by };
+    let (whole, ..) = assemble_whole(host, described, specs, &mut children, &own)?;
     // Behind the opening, whose labels these are to follow.
     let (readers, seen) = read_all(host, &mut children, POOL_LABEL_TOKEN, by, None)?;
     let mut places: Vec<_> = children.into_iter().zip(readers).zip(seen).map(Some).collect();
@@ -116,10 +125,12 @@ pub fn open_pool(
             wait(host, &mut [], (by, by.until), "read")?;
         }
     }
-    let teller = Rc::new(PoolTeller { name: whole.name, has_told_end: Cell::new(false) });
+    let name = whole.name;
+    let desk = PoolWhole { pool: pool.downgrade(), name: name.clone() };
+    let teller = Rc::new(PoolTeller { name, has_told_end: Cell::new(false) });
     teller.tell(&pool);
     place.put(&pool, &teller);
-    Ok(Box::new(PoolAlone { pool, teller, refused: Vec::new() }))
+    Ok((Box::new(PoolAlone { pool, teller, refused: Vec::new() }), desk))
 }
 
 /// The volume of that name of a pool that is open.

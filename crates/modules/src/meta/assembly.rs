@@ -139,7 +139,10 @@ impl Assembly {
         let blocks = volumes.iter().map(|(_, block_bytes)| *block_bytes);
         let parts: Vec<_> = sizes.part_bytes.iter().copied().zip(blocks).collect();
         sizes.whole_bytes = self.module.bytes_of(&self.options, &parts).ok()?;
-        (sizes.whole_bytes > self.bytes).then_some(sizes)
+        // A pool has a part that makes none of its bytes.
+        let grows =
+            sizes.whole_bytes > self.bytes || self.module.has_volumes() && sizes != self.sizes();
+        grows.then_some(sizes)
     }
 
     /// It has these from now on.

@@ -198,6 +198,8 @@ pub struct Trees {
     phase: Phase,
     settle_tries: u32,
     failed: Option<TreeFault>,
+    /// Somebody else writes the labels.
+    are_lent: bool,
     has_lost: bool,
     news: TreeNews,
     /// What the commit under way says, beside what is known here.

@@ -205,7 +205,9 @@ impl Core {
     /// Begins a commit, if one is due.
     pub(super) fn step_commit(&mut self) {
         let commits = &mut self.commits;
-        let is_free = commits.under_way.is_none() && commits.stopped.is_none();
+        // Labels are written by one at a time.
+        let is_free =
+            commits.under_way.is_none() && commits.stopped.is_none() && self.growth.is_idle();
         let is_due =
             commits.since.is_some_and(|since| self.now >= since + self.config.commit_after);
         if !is_free || self.phase != Phase::Serving || !(commits.is_wanted || is_due) {

@@ -4,7 +4,7 @@ use thinwire_buffer::Time;
 use thinwire_volume::{Completion, ErrorKind, Volume, VolumeEvent};
 
 use super::opening::Phase;
-use super::{Core, PoolCanary, ROUNDS_MAX, tell_all};
+use super::{Core, POOL_LABEL_TOKEN, PoolCanary, ROUNDS_MAX, tell_all};
 
 /// In the place of the number of a piece: there is only one.
 pub(super) const ALONE: u32 = u32::MAX;
@@ -61,6 +61,8 @@ impl Core {
                 if self.trees.is_mine(&completion) {
                     self.trees.on_completion(completion, &mut *self.metadata);
                     self.has_sent = true;
+                } else if completion.token == POOL_LABEL_TOKEN {
+                    self.growth.on_completion(1, completion);
                 }
             }
             self.settle();
@@ -78,6 +80,7 @@ impl Core {
             self.step_ops();
             self.step_discards();
             self.step_wind_up();
+            self.step_growth();
             self.step_commit();
             let before = self.data.outstanding() + self.metadata.outstanding();
             let news = self.trees.turn(&mut *self.metadata, &mut *self.data);
@@ -157,6 +160,9 @@ impl Core {
                 self.ripe.push_back(job);
             }
             Some(Sub::Discard { first, count }) => self.on_discarded(first, count),
+            None if completion.token == POOL_LABEL_TOKEN => {
+                self.growth.on_completion(0, completion);
+            }
             Some(Sub::Nothing) | None => {}
         }
     }
@@ -246,7 +252,11 @@ impl Core {
     }
 
     fn step_wind_up(&mut self) {
-        if !self.winds_up || self.is_winding_parts || self.commits.is_stopped() {
+        if !self.winds_up
+            || self.is_winding_parts
+            || self.commits.is_stopped()
+            || !self.growth.is_idle()
+        {
             return;
         }
         if self.trees.has_changes() {
@@ -281,6 +291,7 @@ impl Core {
             && (!self.wants_commit() || self.config.read_only)
             && !self.commits.is_under_way()
             && !self.commits.is_discarding()
+            && self.growth.is_idle()
             && self.ops.is_idle()
     }
 

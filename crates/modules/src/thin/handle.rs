@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use thinwire_buffer::Time;
 use thinwire_volume::{
@@ -88,7 +88,28 @@ pub struct ThinVolume {
     slot: u32,
 }
 
+/// A pool, as long as it is open: this does not keep it.
+#[derive(Clone)]
+pub struct ThinPoolRef(Weak<RefCell<Core>>);
+
+impl ThinPoolRef {
+    /// The pool, if it is still open.
+    pub fn pool(&self) -> Option<ThinPool> {
+        self.0.upgrade().map(ThinPool)
+    }
+
+    /// It is not open any more.
+    pub fn is_over(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
 impl ThinPool {
+    /// A handle that does not keep it.
+    pub fn downgrade(&self) -> ThinPoolRef {
+        ThinPoolRef(Rc::downgrade(&self.0))
+    }
+
     /// Opens a volume, which has that number, to be written if it can be.
     ///
     /// # Errors

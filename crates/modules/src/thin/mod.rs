@@ -24,6 +24,7 @@
 //! * `commit` makes it durable: flushes and FUA end behind the commit that has their mappings (rule 11), whose data is flushed first
 //!   (rule 9, which the trees keep); what a commit has freed is discarded behind the next one, and given out behind that (rule 10).
 //! * `trim` discards, behind a crash, what commits before that had freed.
+//! * `growth` has both labels say how large the parts are before anything in what they grow by is counted (rule 24).
 //! * `ops` holds the writes of a volume while it is cut, and has rollbacks change the incarnation (rule 23).
 //!
 //! *Failures.* After a commit has failed, or a flush of the data, or once the data part is gone, nothing changes any more until the pool is opened anew: whatever would,
@@ -34,6 +35,7 @@
 mod check;
 mod commit;
 mod drive;
+mod growth;
 mod handle;
 mod head;
 mod jobs;
@@ -61,6 +63,7 @@ use thinwire_volume::{Completion, Slab, Token, Volume, VolumeEvent};
 
 use self::commit::Commits;
 use self::drive::Sub;
+use self::growth::Growth;
 use self::handle::Slot;
 use self::jobs::Job;
 use self::mapping::Run;
@@ -72,7 +75,8 @@ use crate::meta::tree::{TreeRoot, Trees};
 use crate::meta::{Label, Labels};
 
 pub use check::{PoolCheck, PoolFinding};
-pub use handle::{ThinVolume, VolumeWay};
+pub use growth::{PoolGrowthError, PoolSizes};
+pub use handle::{ThinPoolRef, ThinVolume, VolumeWay};
 pub use head::{
     BLOCK_BYTES_DEFAULT, BLOCK_BYTES_LEAST, BLOCK_BYTES_MOST, METADATA_BYTES_LEAST, NewPool,
     POOL_HEAD_BYTES, PoolHead,
@@ -185,6 +189,10 @@ pub enum PoolCanary {
     KeepsNothing,
     /// A snapshot is made though what is kept is not there.
     SharesWhatIsKept,
+    /// What the parts grow by is counted before their labels say that they have it.
+    CountsEarly,
+    /// Commits behind a growth write the label of before it.
+    KeepsOldLabel,
 }
 
 /// What is known of a volume.
@@ -246,6 +254,7 @@ struct Core {
     zeroes: Segment,
     commits: Commits,
     trim: Trim,
+    growth: Growth,
     ops: Ops,
     report: report::Levels,
     now: Time,

@@ -9,6 +9,7 @@ use thinwire_buffer::Time;
 use thinwire_volume::{Slab, Volume};
 
 use super::commit::Commits;
+use super::growth::Growth;
 use super::head::nodes_in;
 use super::ops::{Ops, PoolError};
 use super::report::Levels;
@@ -170,6 +171,7 @@ impl ThinPool {
             spare_jobs: Vec::new(),
             zeroes,
             commits,
+            growth: Growth::new(data.labels, data.label),
             trim: Trim::new(&head, &label, state.generation == 0, discards && !config.repairs),
             ops: Ops::new(config.read_only, config.repairs),
             report: Levels::default(),

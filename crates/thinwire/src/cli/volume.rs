@@ -285,20 +285,21 @@ is not deleted.")]
         #[allow(missing_docs)]
         common: VolumeCommon,
     },
-    /// Make a volume of a pool larger, or one with labels as large as what it is made of
+    /// Make a volume of a pool larger, or one with labels, or a pool, as large as what it is made of
     #[command(after_help = "\
 Examples:
   thinwire volume grow pool.toml#pool@home 200G
   truncate -s 20G /srv/one.img /srv/two.img; thinwire volume grow mirror.toml#home
+  truncate -s 500G /srv/data.img; thinwire volume grow pool.toml#pool
 
 While a volume of a pool is attached, its face grows, too.
 
 A volume with labels is as large as those say, also where its parts have become larger: it grows by that when it is told to, and first all that it is made of,
 durably. It stays the same volume to whatever stands on it. Interrupted, it has grown or it has not. A linear one grows by what its last part has grown by, a
 stripe as far as all of its parts have, a mirror as far as all of its legs have, which must be there and in sync. One of kind integrity does not grow, nor does a slice
-that was made with a size.")]
+that was made with a size. A pool has what both of its parts have grown by, each by itself, and its volumes keep their sizes; it grows only when it is named itself.")]
     Grow {
-        /// The volume: FILE.toml#POOL@VOLUME, or FILE.toml#NAME of one with labels
+        /// The volume: FILE.toml#POOL@VOLUME, FILE.toml#POOL, or FILE.toml#NAME of one with labels
         volume: VolumeSpec,
         /// Its size from then on, of a volume of a pool
         #[arg(value_parser = parse_size)]

@@ -84,14 +84,16 @@ pub fn run(args: &VolumeArgs) -> Outcome {
             pool::act(volume, |volume| PoolRequest::Delete { volume }, false, common)
         }
         VolumeAction::Grow { volume, size, take_over, common } => match (volume.pool(), *size) {
-            (Some(_), Some(bytes)) => {
+            (Some((_, Some(_))), Some(bytes)) => {
                 pool::act(volume, |volume| PoolRequest::Grow { volume, bytes }, *take_over, common)
             }
-            (Some(_), None) => Err(Failure::usage(format!("{volume}: say how large it is to be"))),
-            (None, Some(_)) => Err(Failure::usage(format!(
+            (Some((_, Some(_))), None) => {
+                Err(Failure::usage(format!("{volume}: say how large it is to be")))
+            }
+            (_, Some(_)) => Err(Failure::usage(format!(
                 "{volume} is no volume of a pool, and becomes as large as what it is made of has become: leave out the size"
             ))),
-            (None, None) => grow::grow(volume, *take_over, common),
+            (_, None) => grow::grow(volume, *take_over, common),
         },
         VolumeAction::Adopt { volume, take_over, common } => {
             adopt::check(volume)?;

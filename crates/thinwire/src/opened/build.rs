@@ -104,9 +104,10 @@ impl Build<'_> {
             let built: Outcome<Vec<_>> = built.into_iter().collect();
             let whole = (*module, options);
             let opened = built.and_then(|built| open_pool(host, whole, children, built, opening));
-            return opened
-                .map(Root::Other)
-                .map_err(|e| e.context(format_args!("cannot open {spec}")));
+            let (opened, whole) =
+                opened.map_err(|e| e.context(format_args!("cannot open {spec}")))?;
+            self.can_grow(spec, WholeDesk::Pool(whole), opening.read_only);
+            return Ok(Root::Other(opened));
         }
         if *labels && module.is_mirror() {
             if let Some(cut) = &self.cut {

@@ -109,7 +109,7 @@ impl Trees {
         if let Some(failed) = &self.failed {
             return Err(TreeStop::Fault(failed.clone()));
         }
-        if !matches!(self.phase, Phase::Idle) {
+        if !matches!(self.phase, Phase::Idle) || self.are_lent {
             return Err(TreeStop::Wait);
         }
         self.phase = Phase::Settling;

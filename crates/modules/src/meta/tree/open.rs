@@ -51,6 +51,7 @@ impl Trees {
             phase: Phase::default(),
             settle_tries: 0,
             failed: None,
+            are_lent: false,
             has_lost: false,
             news: TreeNews::default(),
             roots: state.roots,

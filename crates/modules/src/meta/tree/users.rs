@@ -113,6 +113,23 @@ impl Trees {
         &mut self.label
     }
 
+    /// Lends the labels, and the newest, to somebody who writes others that have the same state; no commit begins before they [are back](Trees::take_labels_back). None
+    /// while one is under way, or once one has failed.
+    pub fn lend_labels(&mut self) -> Option<(Labels, Label)> {
+        if !matches!(self.phase, Phase::Idle) || self.failed.is_some() || self.are_lent {
+            return None;
+        }
+        self.are_lent = true;
+        // Nothing is written by these.
+        let none = Labels::new(Token::MAX, &self.config.pool);
+        Some((std::mem::replace(&mut self.labels, none), self.label.clone()))
+    }
+
+    /// They are back, with the newest.
+    pub fn take_labels_back(&mut self, labels: Labels, label: Label) {
+        (self.labels, self.label, self.are_lent) = (labels, label, false);
+    }
+
     /// There are so many nodes and blocks from now on; durably, with all that is put there, from the next commit on. The part has room for
     /// them already, which its [label](Trees::label_mut) has to say with that commit.
     ///

@@ -55,14 +55,20 @@ fn fates(doubts: [usize; 2], random: &mut SplitMix64) -> Vec<Fates> {
     fates
 }
 
-fn come_up(setup: &Setup, data: Content, metadata: Content, read_only: bool) -> World {
+fn come_up(
+    setup: &Setup,
+    data: Content,
+    metadata: Content,
+    read_only: bool,
+) -> Result<World, String> {
     let clock = Clock::default();
     let setup =
         Setup { is_prompt: true, read_only, cache_nodes: 4096, open_nodes_max: 2048, ..*setup };
-    let bytes = LABEL_AREA_BYTES + setup.blocks * BLOCK;
+    let [blocks, nodes] = setup.grown.unwrap_or([setup.blocks, METADATA]);
+    let bytes = LABEL_AREA_BYTES + blocks * BLOCK;
     let data = Disk::new(bytes, data, NOBODYS, &clock, setup.seed);
-    let metadata = Disk::new(LABEL_AREA_BYTES + METADATA, metadata, 0, &clock, setup.seed + 7);
-    World::over(setup, data, metadata, clock)
+    let metadata = Disk::new(LABEL_AREA_BYTES + nodes, metadata, 0, &clock, setup.seed + 7);
+    World::try_over(setup, data, metadata, clock)
 }
 
 /// What all of a volume says, sector by sector.
@@ -98,6 +104,10 @@ fn rot(world: &World, time: u64, metadata: &Content) -> Option<(Content, u64)> {
     });
     let [Some(a), Some(b)] = labels else { return None };
     let newer = usize::from(a.generation < b.generation);
+    // Between the two phases of an opening each part is known by its newest label only.
+    if [&a, &b][newer].next_opening != [0; 16] {
+        return None;
+    }
     let [older, newest] = if newer == 1 { [a, b] } else { [b, a] }
         .map(|label| TreeState::decode(&label.state).expect("it is the pool's").0);
     let mut metadata = metadata.clone();
@@ -131,7 +141,7 @@ fn judge(
     data: Content,
     metadata: Content,
 ) -> Result<(), String> {
-    let mut found = come_up(&world.setup, data, metadata, true);
+    let mut found = come_up(&world.setup, data, metadata, true)?;
     let findings = found.check();
     if let Some(finding) = findings.first() {
         return Err(format!("checked: {finding}"));
@@ -172,7 +182,7 @@ fn judge(
 
 /// Somebody comes after a crash, writes, and deletes: what is there stays, and everything comes back.
 fn go_on(world: &World, data: Content, metadata: Content) -> Result<(), String> {
-    let mut found = come_up(&world.setup, data, metadata, false);
+    let mut found = come_up(&world.setup, data, metadata, false)?;
     let volumes: Vec<u64> = found.pool.report().volumes.iter().map(|of| of.volume).collect();
     let mut before = Vec::new();
     for &volume in &volumes {
@@ -212,7 +222,7 @@ fn go_on(world: &World, data: Content, metadata: Content) -> Result<(), String> 
 }
 
 /// All crashes of a workload from then on: how many, or the first thing that is wrong.
-fn explore(world: &World, from: u64) -> Result<usize, String> {
+pub(super) fn explore(world: &World, from: u64) -> Result<usize, String> {
     let (mut count, end) = (0, world.clock.get());
     let mut random = SplitMix64::new(world.setup.seed + 77);
     for time in from..=end {

@@ -126,6 +126,11 @@ impl Disk {
         self.0.borrow_mut().hangs = what;
     }
 
+    /// It has so many bytes from now on.
+    pub fn grow(&self, bytes: u64) {
+        self.0.borrow_mut().geometry.bytes = bytes;
+    }
+
     pub fn without_discards(&self) {
         self.0.borrow_mut().geometry.features.discard = false;
     }

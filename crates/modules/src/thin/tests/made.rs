@@ -3,9 +3,15 @@
 use thinwire_buffer::Pool as Memory;
 use thinwire_volume::Volume;
 
+use std::rc::Rc;
+
 use super::super::*;
+use super::disk::{Content, Disk, SECTOR};
 use crate::Options;
-use crate::meta::{Finding, LABEL_AREA_BYTES, LabelFeatures, LabelOutcome, LabelPart};
+use crate::meta::{
+    Assembly, Finding, LABEL_AREA_BYTES, LABEL_OFFSETS, LabelError, LabelFeatures, LabelOutcome,
+    LabelPart, SeenPart, WholeOpening, assemble,
+};
 
 pub const BLOCK: u64 = 4096;
 pub const METADATA: u64 = 4 << 20;
@@ -48,12 +54,16 @@ pub fn labels_of(blocks: u64, block_bytes: u32, metadata_bytes: u64) -> [Label; 
 }
 
 fn read_labels(part: &mut dyn Volume) -> (Labels, Finding) {
+    try_read_labels(part).unwrap()
+}
+
+fn try_read_labels(part: &mut dyn Volume) -> Result<(Labels, Finding), LabelError> {
     let mut labels = Labels::new(POOL_LABEL_TOKEN, &Memory::new(0));
-    labels.read(part).unwrap();
+    labels.read(part)?;
     loop {
         if let Some(outcome) = labels.turn(part) {
             let LabelOutcome::Read(found) = outcome else { panic!("{outcome:?}") };
-            return (labels, found.unwrap());
+            return found.map(|found| (labels, found));
         }
     }
 }
@@ -104,6 +114,59 @@ pub fn open(
         label: data_label,
     };
     ThinPool::open(data, PoolPart { volume: metadata, labels, label: found.label }, config)
+}
+
+/// What lies on a data part that was made with this label.
+pub fn labelled(label: &Label) -> Content {
+    let mut content = Content::new();
+    for generation in [2, 3] {
+        let image = Label { generation, ..label.clone() }.encode().unwrap();
+        let first = LABEL_OFFSETS[generation as usize % 2] / SECTOR;
+        for (at, sector) in (first..).zip(image.chunks(SECTOR as usize)) {
+            content.insert(at, Rc::new(sector.try_into().unwrap()));
+        }
+    }
+    content
+}
+
+/// What the labels of both parts, data and metadata, make.
+pub fn assembled(parts: [&Disk; 2]) -> Result<Assembly, String> {
+    let seen = parts.map(|part| {
+        let label = try_read_labels(&mut part.clone()).map(|(_, found)| found);
+        let content = match &label {
+            Ok(Finding::Label(found)) => found.label.content,
+            _ => Default::default(),
+        };
+        SeenPart { found: label, content }
+    });
+    assemble(&seen).map_err(|error| format!("no whole: {error:?}"))
+}
+
+/// Opens a pool by what stands on both of its parts, data and metadata: to be written, by another opening, as whoever opens volumes does.
+pub fn open_labelled(parts: [&Disk; 2], config: PoolConfig) -> Result<ThinPool, String> {
+    let whole = assembled(parts)?;
+    let read = |part: &Disk| match read_labels(&mut part.clone()) {
+        (labels, Finding::Label(found)) => (labels, found.label),
+        (_, found) => panic!("{found:?}"),
+    };
+    if !config.read_only {
+        let mut volumes = parts.map(Disk::clone);
+        let id = [whole.openings as u8 + 100; 16];
+        let mut opening = WholeOpening::new(&whole, id, parts.into_iter().map(read).collect());
+        opening.begin(&mut volumes);
+        loop {
+            match opening.turn(&mut volumes) {
+                None => {}
+                Some(Ok(())) => break,
+                Some(Err(error)) => return Err(error.to_string()),
+            }
+        }
+    }
+    let [data, metadata] = parts.map(|part| {
+        let (labels, label) = read(part);
+        PoolPart { volume: Box::new(part.clone()), labels, label }
+    });
+    ThinPool::open(data, metadata, config).map_err(|error| error.to_string())
 }
 
 pub fn check(pool: &ThinPool) -> Vec<PoolFinding> {

@@ -8,6 +8,7 @@ mod damage;
 pub(crate) mod disk;
 mod fuzz;
 mod golden;
+mod growth;
 mod kept;
 pub(crate) mod made;
 mod many;

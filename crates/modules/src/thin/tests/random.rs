@@ -20,6 +20,7 @@ pub fn tight(seed: u64) -> Setup {
         rows_max: (seed % 3 > 0).then_some(4),
         read_only: false,
         repairs: false,
+        grown: None,
     }
 }
 

@@ -10,7 +10,7 @@ use thinwire_volume::{Completion, ErrorKind, Io, IoFlags, Op, Volume, VolumeEven
 
 use super::super::*;
 use super::disk::{Clock, Content, Disk, SECTOR};
-use super::made::{BLOCK, METADATA, check, labels, make, open};
+use super::made::{BLOCK, METADATA, check, labelled, labels, make, open, open_labelled};
 use super::model::{Life, Model};
 use crate::meta::LABEL_AREA_BYTES;
 
@@ -28,6 +28,8 @@ pub struct Setup {
     pub repairs: bool,
     /// Rows of a node, if fewer than there is room for.
     pub rows_max: Option<usize>,
+    /// Both parts have labels of their own, and will have grown to so many blocks, and bytes of metadata.
+    pub grown: Option<[u64; 2]>,
 }
 
 impl Default for Setup {
@@ -42,6 +44,7 @@ impl Default for Setup {
             read_only: false,
             repairs: false,
             rows_max: None,
+            grown: None,
         }
     }
 }
@@ -101,12 +104,29 @@ impl World {
         let data = Disk::new(bytes, Content::new(), super::disk::NOBODYS, &clock, setup.seed);
         let metadata =
             Disk::new(LABEL_AREA_BYTES + setup.metadata, Content::new(), 0, &clock, setup.seed + 7);
-        make(&mut metadata.clone(), &labels(setup.blocks, setup.metadata)[1]);
+        let [of_data, of_metadata] = labels(setup.blocks, setup.metadata);
+        make(&mut metadata.clone(), &of_metadata);
+        let data = match setup.grown {
+            None => data,
+            Some(_) => {
+                Disk::new(bytes, labelled(&of_data), super::disk::NOBODYS, &clock, setup.seed)
+            }
+        };
         Self::over(setup, data, metadata, clock)
     }
 
     /// Over what is there, of which nothing is known.
     pub fn over(setup: Setup, data: Disk, metadata: Disk, clock: Clock) -> Self {
+        Self::try_over(setup, data, metadata, clock).unwrap()
+    }
+
+    /// The same; or why they make no pool.
+    pub fn try_over(
+        setup: Setup,
+        data: Disk,
+        metadata: Disk,
+        clock: Clock,
+    ) -> Result<Self, String> {
         let config = PoolConfig {
             cache_nodes: setup.cache_nodes,
             open_nodes_max: setup.open_nodes_max,
@@ -118,7 +138,11 @@ impl World {
         if setup.seed % 5 == 4 {
             data.without_discards();
         }
-        let pool = open(Box::new(data.clone()), Box::new(metadata.clone()), label, config).unwrap();
+        let pool = match setup.grown {
+            None => open(Box::new(data.clone()), Box::new(metadata.clone()), label, config)
+                .map_err(|error| error.to_string()),
+            Some(_) => open_labelled([&data, &metadata], config),
+        }?;
         if let Some(most) = setup.rows_max {
             pool.0.borrow_mut().trees.limit_rows(most);
         }
@@ -153,7 +177,7 @@ impl World {
         };
         for _ in 0..100_000 {
             if world.pool.is_ready() {
-                return world;
+                return Ok(world);
             }
             world.pool.poll();
         }

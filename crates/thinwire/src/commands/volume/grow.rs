@@ -10,6 +10,7 @@ use crate::guard::refuse_in_use;
 use crate::last_resort::catch_signals;
 use crate::open::{Ending, let_go, open_volume};
 use crate::output;
+use crate::pool::PoolPlace;
 use crate::rundir::SCHEMA;
 use crate::uri::VolumeSpec;
 
@@ -22,7 +23,8 @@ struct AllGrown<'a> {
 
 /// Has it, and what it is made of, grow: those below first.
 pub fn grow(spec: &VolumeSpec, take_over: bool, common: &VolumeCommon) -> Outcome {
-    if !spec.is_labelled() || spec.cut().is_some() {
+    let is_pool = matches!(spec.pool(), Some((_, None)));
+    if !(spec.is_labelled() || is_pool) || spec.cut().is_some() {
         return Err(Failure::usage(format!(
             "{spec} has no labels that say how large it is: name a volume that is described with `labels = true`, as FILE.toml#NAME; all others are as large \
              as what they are made of makes them, whenever they are opened"
@@ -36,8 +38,11 @@ pub fn grow(spec: &VolumeSpec, take_over: bool, common: &VolumeCommon) -> Outcom
     let mut options = options_of(common, &signals)?;
     let notes = GrowthNotes::default();
     (options.take_over, options.growth) = (take_over, Some(notes.clone()));
+    options.pool = spec.pool().map(|_| PoolPlace::growing());
     let mut open = open_volume(spec, &options, Some(&signals))
         .inspect_err(|failure| last_words.set(failure))?;
+    // It goes with the volume.
+    drop(options.pool.take().and_then(|place| place.take()));
     let ended = let_go(&mut *open, Ending::Orderly);
     ended.and(say(&notes.take(), common))
 }
@@ -57,6 +62,7 @@ fn say(all: &[Grown], common: &VolumeCommon) -> Outcome {
     }
     match &top.why {
         None if common.json => Ok(()),
+        None if top.metadata.is_some() => output::say(&top.line()),
         None => output::say(&format!("{} has {} bytes", top.name, top.bytes)),
         Some(_) => Err(Failure::failed(top.line())),
     }

@@ -14,6 +14,7 @@ use crate::error::{Failure, Outcome};
 use crate::growth::Grown;
 use crate::label_words::label_of_words;
 use crate::output;
+use crate::pool::PoolName;
 use crate::rekeying::StateChange;
 use crate::rundir::{RunDir, SCHEMA};
 use crate::signals::Signals;
@@ -69,9 +70,17 @@ impl OpenElsewhere {
     pub fn of(spec: &VolumeSpec, common: &VolumeCommon) -> Outcome<Option<Self>> {
         let VolumeSpec::Over { node: Some(wanted), .. } = spec else { return Ok(None) };
         let Some(dir) = RunDir::open(&common.run_dir.run_dir)? else { return Ok(None) };
-        let find = |volumes: Vec<NodeName>| volumes.into_iter().find(|node| node.is_same(wanted));
+        // A pool is open with its volumes.
+        let is_pool = matches!(spec.pool(), Some((_, None)));
+        let of_pools = |pools: Vec<PoolName>| {
+            let node = |PoolName { file, name }| NodeName { file, name };
+            pools.into_iter().filter(|_| is_pool).map(node)
+        };
+        let find = |volumes: Vec<NodeName>, pools: Vec<PoolName>| {
+            volumes.into_iter().chain(of_pools(pools)).find(|node| node.is_same(wanted))
+        };
         for name in dir.names()? {
-            let found = dir.record(&name).and_then(|record| find(record.volumes));
+            let found = dir.record(&name).and_then(|record| find(record.volumes, record.pools));
             if let (Some(volume), true) = (found, dir.is_alive(&name)) {
                 let who = format!("attachment {name}");
                 return Ok(Some(OpenElsewhere { dir, name, who, volume }));
@@ -79,7 +88,8 @@ impl OpenElsewhere {
         }
         for name in dir.targets()? {
             let Some(record) = dir.target_record(&name) else { continue };
-            if let (Some(volume), true) = (find(record.volumes), dir.is_alive(&name)) {
+            if let (Some(volume), true) = (find(record.volumes, record.pools), dir.is_alive(&name))
+            {
                 let who = format!("target {}", record.node);
                 return Ok(Some(OpenElsewhere { dir, name, who, volume }));
             }
