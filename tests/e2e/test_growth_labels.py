@@ -43,6 +43,12 @@ def content(lab, volume, run_dir, limit=None):
         return file.read(limit)
 
 
+def summed(mib):
+    """Bytes of a volume with sums whose part has so many MiB, 2 of them for its label and its bitmaps."""
+    blocks = (mib - 2) * 256
+    return (blocks - -(-blocks // 513)) * 4096
+
+
 def size(lab, volume, run_dir):
     return len(content(lab, volume, run_dir))
 
@@ -80,7 +86,7 @@ def each_kind_grows_as_far_as_it_can(lab):
     # None of them is larger by itself.
     for volume, was in before.items():
         check(content(lab, of(volume), run_dir) == was, f"{volume} is as it was")
-    for volume in ("wide", "both"):
+    for volume in ("wide", "both", "kept"):
         grown = json.loads(thinwire(lab, "volume", "grow", of(volume), "--json", *run_dir, timeout=60).stdout)["volumes"]
         check(grown[-1]["name"] == volume and grown[-1]["before"] == len(before[volume]), grown)
         now = content(lab, of(volume), run_dir)
@@ -92,8 +98,9 @@ def each_kind_grows_as_far_as_it_can(lab):
     with open(lab.path("e"), "rb") as one, open(lab.path("f"), "rb") as other:
         one.seek(1572864), other.seek(1572864)
         check(one.read() == other.read(), "legs are alike")
+    check("all as it was written" in thinwire(lab, "volume", "scrub", of("kept"), *run_dir, timeout=60).stdout, "it fits its sums")
+    check(len(content(lab, of("left"), run_dir)) == summed(32), "what comes has sums, too")
     # What cannot says why.
-    refused(lab, "volume", "grow", of("kept"), *run_dir, says=["sums", "volume replace", "leg 0"])
     refused(lab, "volume", "grow", of("cut"), *run_dir, says=["made with a size"])
     refused(lab, "volume", "grow", of("row"), *run_dir, says=["part 0 (counted from 0) has", "last one"])
     enlarge(lab, "i", 24)
@@ -107,10 +114,11 @@ def each_kind_grows_as_far_as_it_can(lab):
 def a_growth_that_is_cut_off(lab):
     """Killed at any moment, a volume has grown or it has not: it opens, holds what it held, and the same again has it grow."""
     run_dir = ("--run-dir", lab.path("run"))
-    for name in "abcd":
+    for name in "abcde":
         image(lab, name, 8)
-    of = describe(lab, ("wide", "stripe", [lab.path("a"), lab.path("b")]), ("both", "mirror", [lab.path("c"), lab.path("d")]))
-    for volume, names, more in (("wide", "ab", 2), ("both", "cd", 1)):
+    of = describe(lab, ("wide", "stripe", [lab.path("a"), lab.path("b")]), ("both", "mirror", [lab.path("c"), lab.path("d")]),
+                  ("sums", "integrity", [lab.path("e")]))
+    for volume, names in (("wide", "ab"), ("both", "cd"), ("sums", "e")):
         thinwire(lab, "volume", "create", of(volume), *run_dir)
         if volume == "both":
             thinwire(lab, "volume", "resync", of(volume), *run_dir, timeout=60)
@@ -137,12 +145,16 @@ def a_growth_that_is_cut_off(lab):
             if volume == "both":
                 thinwire(lab, "volume", "resync", of(volume), "--take-over", *run_dir, timeout=60)
             now = content(lab, of(volume), run_dir)
-            check(len(now) in (was, was + 4 * more * MIB), f"{len(now)} of {was}")
+            larger = {"wide": was + 8 * MIB, "both": was + 4 * MIB, "sums": summed(mib)}[volume]
+            check(len(now) in (was, larger), f"{len(now)} of {was}")
             grown.append(len(now) > was)
             check(now.startswith(first), "it holds what it held")
             if len(now) == was:
                 thinwire(lab, "volume", "grow", of(volume), "--take-over", *run_dir, timeout=60)
-                check(size(lab, of(volume), run_dir) > was, "the same again")
+                check(size(lab, of(volume), run_dir) == larger, "the same again")
+            if volume == "sums":
+                scrubbed = thinwire(lab, "volume", "scrub", of(volume), "--take-over", *run_dir, timeout=60).stdout
+                check("all as it was written" in scrubbed, scrubbed)
         check(cut_off >= 2, f"{cut_off} were killed in the middle")
         check(not grown[0] and grown[5], f"grown, by when each was killed: {grown}")
 
@@ -306,3 +318,33 @@ def a_file_system_over_nbd_grows(lab):
     with open(images[0], "rb") as one, open(images[1], "rb") as other:
         one.seek(1572864), other.seek(1572864)
         check(one.read() == other.read(), "legs are alike")
+
+
+@test(seconds=90)
+def sums_grow_while_nobody_uses_them(lab):
+    """A volume with sums does not grow while it is used, and says so, also below a mirror that does; then it does, over what somebody has left there, and what rots in that is found."""
+    run_dir = ("--run-dir", lab.path("run"))
+    for name in "ab":
+        image(lab, name, 16)
+    of = describe(lab, ("left", "integrity", [lab.path("a")]), ("right", "integrity", [lab.path("b")]), ("kept", "mirror", ["left", "right"]))
+    thinwire(lab, "volume", "create", of("kept"), *run_dir, timeout=60)
+    thinwire(lab, "volume", "resync", of("kept"), *run_dir, timeout=60)
+    disk = Attachment(lab, of("kept"), name="kept")
+    for name in "ab":
+        with open(lab.path(name), "ab") as file:
+            file.write(os.urandom(16 * MIB))
+    refused(lab, "volume", "grow", of("kept"), *run_dir, says=["as before", "while nobody uses it"])
+    disk.detach(timeout=40)
+    said = thinwire(lab, "volume", "grow", of("kept"), *run_dir, timeout=60)
+    check(f"kept has {summed(32) - 3 * MIB // 2} bytes" in said.stdout, said.stdout)
+    check(f"left (integrity) has {summed(32)} bytes, and had {summed(16)}" in said.stderr, said.stderr)
+    check(not any(content(lab, of("kept"), run_dir)[summed(16):]), "nothing of what was left there is seen")
+    thinwire(lab, "bench", of("kept"), "--rw", "randrw", "--verify", "--runtime", "0.3", *run_dir)
+    # Behind the old end of the part.
+    with open(lab.path("a"), "r+b") as file:
+        file.seek(28 * MIB)
+        file.write(os.urandom(4096))
+    scrubbed = thinwire(lab, "volume", "scrub", of("kept"), *run_dir, timeout=60).stdout
+    check("blocks: 1 mended" in scrubbed, scrubbed)
+    scrubbed = thinwire(lab, "volume", "scrub", of("kept"), *run_dir, timeout=60).stdout
+    check("all as it was written" in scrubbed, scrubbed)

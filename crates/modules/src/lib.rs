@@ -99,7 +99,8 @@ pub use composite::{Composite, Layout};
 pub use crypt::{CRYPT_SEALED_BYTES, Crypt, CryptFault, CryptState, XtsCipher};
 pub use dealt::Dealt;
 pub use integrity::{
-    Integrity, IntegrityConfig, IntegrityFault, IntegrityState, SumLayout, SumMaking,
+    Integrity, IntegrityConfig, IntegrityFault, IntegrityState, SUM_GROWTHS_MAX, SumGrowing,
+    SumGrowthError, SumLayout, SumMaking,
 };
 pub use linear::Linear;
 pub use manual::{MANUAL, ManualPage};
@@ -239,7 +240,6 @@ impl Module {
     pub fn growing_parts(&self, parts: usize) -> Range<usize> {
         match self.name {
             name if name == linear::MODULE.name => parts - 1..parts,
-            name if name == Integrity::NAME => 0..0,
             _ => 0..parts,
         }
     }

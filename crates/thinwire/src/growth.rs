@@ -120,8 +120,7 @@ const MORE_BYTES: u64 = 4096;
 fn cannot(module: &Module) -> &'static str {
     match module.name {
         name if name == Integrity::NAME => {
-            "its sums stand before its data, with no room for more of them: make a larger one, and copy all to that; below a mirror put larger \
-             ones in the place of its legs, one after the other (`thinwire volume replace`), and grow the mirror"
+            "what comes is zeroed, and gets sums, while nobody uses it: detach it, or end the target that has it, and have it grow then"
         }
         "linear" => "only what the last one grows by has a place: behind the others lies data",
         "stripe" => "it is as large as the smallest makes it: make all of them larger",

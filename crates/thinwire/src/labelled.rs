@@ -14,6 +14,7 @@ use thinwire_modules::mirror::OpeningWish;
 use thinwire_modules::thin::PoolHead;
 use thinwire_modules::{
     Child, Crypt, Integrity, IntegrityConfig, IntegrityState, Module, ModuleError, Options,
+    SumGrowing, SumLayout,
 };
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::{ErrorKind, Io, Op, Token, Volume};
@@ -198,34 +199,82 @@ pub fn assemble_whole(
     {
         *key = rekey.opener(&found.label, key);
     }
-    let (mut whole, on_part) = examine(described, specs, children, &seen, by.in_order)?;
+    let (mut whole, mut on_part) = examine(described, specs, children, &seen, by.in_order)?;
     let mut written = Vec::new();
     if is_written {
         let older = readers[0].older_state().map(<[u8]>::to_vec);
         let parts = labels_of(readers, seen);
         let volumes: Vec<_> =
             whole.parts.iter().map(|part| shape_of(&*children[part.place])).collect();
-        let sizes = by.growth.and_then(|_| whole.with_room(&volumes));
+        let mut sizes = by.growth.and_then(|_| whole.with_room(&volumes));
+        let (mut states, mut why) = (None, None);
+        if let Some(OnPart::Sums(state)) = &mut on_part
+            && let Some(room) = sizes.take()
+        {
+            match state.grow(whole.parts[0].data_bytes, room.part_bytes[0]) {
+                Ok(grown) => {
+                    sizes = Some(zero_for_sums(host, (&whole, state), grown, specs, children, by)?);
+                    states = Some(vec![grown.0.encode()]);
+                    *state = grown.0;
+                }
+                Err(error) => why = Some(format!("it {error}")),
+            }
+        }
         let rewrapped = match (rekey, described.2, parts.first()) {
             (Some(rekey), Some(key), Some((_, label))) => {
                 Some(rekey.rewrap(label, older.as_deref(), key)?)
             }
             _ => None,
         };
-        let states = rewrapped.map(|rewrapped| vec![rewrapped.state.encode()]);
+        let states = rewrapped.map(|rewrapped| vec![rewrapped.state.encode()]).or(states);
         let anew = (sizes.as_ref(), states);
         written = draw_opening(host, (&mut whole, anew), parts, specs, children, by)?;
         if let Some(rekey) = rekey {
             rekey.finish();
         }
         if let Some(notes) = by.growth {
-            notes.add(Grown::whole(&whole, sizes.as_ref(), &volumes));
+            let grown = Grown::whole(&whole, sizes.as_ref(), &volumes);
+            notes.add(Grown { why: why.or(grown.why), ..grown });
         }
         if let Some(sizes) = &sizes {
             whole.set_sizes(sizes);
         }
     }
     Ok((whole, on_part, written))
+}
+
+/// Nothing that anybody has written is in what the part of a volume with sums grows by: what sizes it has then.
+fn zero_for_sums(
+    host: &Host,
+    (whole, state): (&Assembly, &IntegrityState),
+    (_, part_bytes): (IntegrityState, u64),
+    specs: &[VolumeSpec],
+    children: &mut [Box<dyn Volume>],
+    by: &Opening<'_>,
+) -> Outcome<WholeSizes> {
+    let part = &whole.parts[0];
+    let (before, pool) = (part.data_bytes, host.pool());
+    let mut growing = SumGrowing::new(
+        (BESIDE_TOKEN, &pool),
+        (whole.uuid, *state),
+        part.data_start,
+        (before, part_bytes),
+    );
+    loop {
+        match growing.turn(&mut *children[part.place]) {
+            Some(Ok(())) => break,
+            Some(Err(error)) => {
+                let child = &specs[part.place];
+                return Err(Failure::failed(format!(
+                    "what {child} has grown by cannot be zeroed: {error}; it is as large as before"
+                )));
+            }
+            // As long as that takes.
+            None => wait(host, children, (by, None), "written")?,
+        }
+    }
+    let bytes = SumLayout::of(part_bytes).bytes;
+    Ok(WholeSizes { whole_bytes: bytes, part_bytes: vec![part_bytes] })
 }
 
 /// Each of a whole has a label.

@@ -6,7 +6,9 @@ use thinwire_buffer::SegList;
 
 use super::NAME;
 use crate::meta::LABEL_AREA_BYTES;
-use crate::write_intent::bitmap::{BITMAP_BYTES, BLOCK_BYTES, REGION_SHIFT_MAX, region_shift};
+use crate::write_intent::bitmap::{
+    BITMAP_BYTES, BLOCK_BYTES, REGION_SHIFT_MAX, REGIONS_MAX, region_shift,
+};
 use crate::{KeptOnParts, Module, ModuleError};
 
 /// Bytes of which there is one sum.
@@ -55,6 +57,14 @@ pub struct SumLayout {
     pub bytes: u64,
 }
 
+/// What is from here on up to there stands there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub from: u64,
+    pub upto: u64,
+    pub at: u64,
+}
+
 impl SumLayout {
     /// On a part that has so many bytes behind its label.
     pub fn of(part_bytes: u64) -> Self {
@@ -62,6 +72,29 @@ impl SumLayout {
         // Of so many blocks and their sums.
         let sums = rest.div_ceil(SUMS_EACH + 1);
         SumLayout { data_offset: SUMS_OFFSET + sums * BLOCK, bytes: (rest - sums) * BLOCK }
+    }
+
+    /// Where that stands on a part which has grown as this says, and has so many bytes by now: what is at an offset here, as far as where; none if it has not.
+    /// Each time it grew, sums and then data of what has come were put behind what was there.
+    pub(super) fn spans(part_bytes: u64, state: &IntegrityState) -> Vec<Span> {
+        if state.growths().next().is_none() {
+            return Vec::new();
+        }
+        let whole = SumLayout::of(part_bytes);
+        let (mut sums, mut data) = (Vec::new(), Vec::new());
+        // So many bytes of sums and of data stand before.
+        let (mut summed, mut held) = (0, 0);
+        for end in state.growths().chain([part_bytes]) {
+            let SumLayout { data_offset, bytes } = SumLayout::of(end);
+            let at = SUMS_OFFSET + summed + held;
+            let more = data_offset - SUMS_OFFSET - summed;
+            sums.push(Span { upto: data_offset, at, from: SUMS_OFFSET + summed });
+            let from = whole.data_offset + held;
+            data.push(Span { upto: whole.data_offset + bytes, at: at + more, from });
+            (summed, held) = (summed + more, bytes);
+        }
+        let bits = Span { from: 0, upto: SUMS_OFFSET, at: 0 };
+        [bits].into_iter().chain(sums).chain(data).filter(|span| span.from < span.upto).collect()
     }
 
     /// Where a block of sums stands.
@@ -75,20 +108,88 @@ impl SumLayout {
     }
 }
 
+/// A part grows so often at most.
+pub const SUM_GROWTHS_MAX: usize = 32;
+
 /// What the label of a volume with sums says besides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IntegrityState {
     /// Regions have two to the power of so many bytes.
     pub(super) region_shift: u8,
+    /// How many bytes the part had each time before it grew; zeroes behind these.
+    grown: [u64; SUM_GROWTHS_MAX],
 }
 
 const VERSION: u8 = 1;
+/// That of a part that has grown, or was about to.
+const VERSION_GROWN: u8 = 2;
 const STATE_BYTES: usize = 8;
+
+/// Why a volume with sums does not grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SumGrowthError {
+    /// The part has no room for a block more.
+    NoRoom,
+    /// It has grown as often as it can.
+    TooOften,
+    /// There are as many regions as its bitmap has room for.
+    NoRegions,
+}
+
+impl fmt::Display for SumGrowthError {
+    /// A sentence whose subject is the volume.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SumGrowthError::NoRoom => f.write_str("has no room for a block more"),
+            SumGrowthError::TooOften => write!(
+                f,
+                "has grown {SUM_GROWTHS_MAX} times, and no more can be put on record: make a larger one, and copy all to that"
+            ),
+            SumGrowthError::NoRegions => write!(
+                f,
+                "has a bitmap for {REGIONS_MAX} regions, and all of them: make a larger one, whose regions are, and copy all to that"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SumGrowthError {}
 
 impl IntegrityState {
     /// Of a new one, of so many bytes.
     pub fn new(bytes: u64) -> Self {
-        IntegrityState { region_shift: region_shift(bytes).max(REGION_SHIFT_MIN) }
+        let region_shift = region_shift(bytes).max(REGION_SHIFT_MIN);
+        IntegrityState { region_shift, grown: [0; SUM_GROWTHS_MAX] }
+    }
+
+    /// How many bytes the part had each time before it grew, the first time first.
+    pub(super) fn growths(&self) -> impl Iterator<Item = u64> + '_ {
+        self.grown.iter().copied().take_while(|bytes| *bytes > 0)
+    }
+
+    /// What it is when the part, which has so many bytes of data, has `room` for more: and how many it has then.
+    ///
+    /// # Errors
+    /// See [`SumGrowthError`].
+    pub fn grow(&self, part_bytes: u64, room: u64) -> Result<(Self, u64), SumGrowthError> {
+        let times = self.growths().count();
+        let most = u128::from(REGIONS_MAX) << self.region_shift;
+        let blocks = u64::try_from(most / u128::from(BLOCK)).unwrap_or(u64::MAX);
+        // With their sums.
+        let most = (u128::from(blocks) + u128::from(blocks / SUMS_EACH)) * u128::from(BLOCK)
+            + u128::from(SUMS_OFFSET);
+        let most = u64::try_from(most).unwrap_or(u64::MAX);
+        let next = room.min(most) / BLOCK * BLOCK;
+        let bytes = |part_bytes: u64| SumLayout::of(part_bytes).bytes;
+        if bytes(room) <= bytes(part_bytes) {
+            return Err(SumGrowthError::NoRoom);
+        }
+        if bytes(next) <= bytes(part_bytes) {
+            return Err(SumGrowthError::NoRegions);
+        }
+        let mut grown = *self;
+        *grown.grown.get_mut(times).ok_or(SumGrowthError::TooOften)? = part_bytes / BLOCK * BLOCK;
+        Ok((grown, next))
     }
 
     /// Bytes of a region: what is on record as being written, or not, as a whole.
@@ -100,29 +201,53 @@ impl IntegrityState {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; STATE_BYTES];
         (out[0], out[1]) = (VERSION, self.region_shift);
+        if self.growths().next().is_some() {
+            (out[0], out[2]) = (VERSION_GROWN, self.growths().count() as u8);
+            self.growths().for_each(|bytes| out.extend(bytes.to_le_bytes()));
+        }
         out
     }
 
-    /// What these bytes say of one of so many bytes.
+    /// What these bytes say of one of so many bytes. Of a growth that did not come about nothing is left.
     ///
     /// # Errors
     /// They say what cannot be, or are of another version: nothing of them was believed.
     pub fn decode(state: &[u8], bytes: u64) -> Result<Self, IntegrityFault> {
         let fault = |why| Err(IntegrityFault { why });
-        if state.first().is_some_and(|version| *version != VERSION) {
+        if state.first().is_some_and(|version| !(VERSION..=VERSION_GROWN).contains(version)) {
             return fault("is of another version: use the program that wrote it");
         }
-        let Ok(&[_, region_shift, rest @ ..]) = <&[u8; STATE_BYTES]>::try_from(state) else {
+        let Some((&[version, region_shift, times, rest @ ..], ends)) =
+            state.split_first_chunk::<STATE_BYTES>()
+        else {
             return fault("has a label that says nothing of its sums, or too much");
         };
-        let least = IntegrityState::new(bytes).region_shift;
-        if !(least..=REGION_SHIFT_MAX).contains(&region_shift) {
+        let times = usize::from(times);
+        if ends.len() != 8 * times || times > SUM_GROWTHS_MAX {
+            return fault("has a label that says nothing of its sums, or too much");
+        }
+        let mut new = IntegrityState::new(bytes);
+        if !(new.region_shift..=REGION_SHIFT_MAX).contains(&region_shift) {
             return fault("has regions of a size that cannot be");
         }
-        match rest.iter().all(|byte| *byte == 0) {
-            true => Ok(IntegrityState { region_shift }),
-            false => fault("has bytes where zeroes belong"),
+        new.region_shift = region_shift;
+        if rest != [0; 5] || (version == VERSION_GROWN) != (times > 0) {
+            return fault("has bytes where zeroes belong");
         }
+        let mut before = 0;
+        for (at, end) in ends.chunks_exact(8).enumerate() {
+            let end = u64::from_le_bytes(end.try_into().expect("8 bytes"));
+            let made = SumLayout::of(end).bytes;
+            let is_last = at + 1 == times;
+            if made <= before || made > bytes || made == bytes && !is_last || end % BLOCK != 0 {
+                return fault("has grown by sizes that cannot be");
+            }
+            before = made;
+            if made < bytes {
+                new.grown[at] = end;
+            }
+        }
+        Ok(new)
     }
 }
 

@@ -43,15 +43,15 @@ use thinwire_volume::{
 
 use self::check::{Check, Gone};
 use self::intent::{Closing, Intent};
-use self::layout::{BLOCK, SEGMENT_SUMS, SUMMED_BYTES, Summer};
+use self::layout::{BLOCK, SEGMENT_SUMS, SUMMED_BYTES, Span, Summer};
 use self::sums::Sums;
 use crate::pace::Pace;
 use crate::write_intent::regions::Regions;
-use crate::{Below, Child, Composite, IdentityHash, Layout, ModuleError, common_geometry};
+use crate::{Below, Child, Composite, IdentityHash, Layout, ModuleError, Stretch, common_geometry};
 
 pub(crate) use layout::MODULE;
-pub use layout::{IntegrityFault, IntegrityState, SumLayout};
-pub use making::SumMaking;
+pub use layout::{IntegrityFault, IntegrityState, SUM_GROWTHS_MAX, SumGrowthError, SumLayout};
+pub use making::{SumGrowing, SumMaking};
 
 /// The name under which its own errors appear.
 const NAME: &str = "integrity";
@@ -254,7 +254,12 @@ impl Integrity {
         let under = Geometry { bytes: part_bytes, ..below };
         let config = IntegrityConfig { read_only, ..config };
         let mut this = Integrity {
-            below: Composite::new(Under, under, identity, children),
+            below: Composite::new(
+                Under(SumLayout::spans(part_bytes, &state)),
+                under,
+                identity,
+                children,
+            ),
             layout,
             geometry,
             whole,
@@ -538,13 +543,28 @@ impl Volume for Integrity {
 }
 
 /// The part, as it is.
-struct Under;
+struct Under(Vec<Span>);
 
 impl Layout for Under {
     const NAME: &'static str = NAME;
 
     #[inline]
     fn submit(&mut self, io: Io, below: &mut Below) {
-        below.pass_on(0, io.offset, io);
+        if self.0.is_empty() || io.len == 0 {
+            return below.pass_on(0, io.offset, io);
+        }
+        let (from, to) = (io.offset, io.offset + io.len);
+        let first = self.0.partition_point(|span| span.upto <= from);
+        let Span { from: start, upto, at } = self.0[first];
+        if to <= upto {
+            return below.pass_on(0, at + (from - start), io);
+        }
+        let touched = self.0[first..].iter().take_while(|span| span.from < to);
+        let stretches = touched.map(|span| {
+            let start = from.max(span.from);
+            let offset = span.at + (start - span.from);
+            Stretch { child: 0, offset, len: span.upto.min(to) - start }
+        });
+        below.cut(&io, stretches);
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use thinwire_volume::Volume;
 
 use super::{Assembly, Label, Labels, OpeningError, PartDoor, WholeOpening, WholeSizes};
+use crate::Integrity;
 use crate::cuts::CutRecord;
 
 /// Has a whole grow while it is used, by drawing another opening, with whose second phase the larger sizes come: what a crash leaves is what it leaves of
@@ -118,11 +119,10 @@ impl WholeGrowth {
     /// # Errors
     /// It does not: nothing was written. [`GrowthError::Busy`] if it is growing.
     pub fn begin(&mut self, id: [u8; 16]) -> Result<(), GrowthError> {
-        if self.is_over() {
-            return Err(GrowthError::Failed);
-        }
-        if self.opening.is_some() {
-            return Err(GrowthError::Busy);
+        self.refuse_busy()?;
+        // What that grows by is zeroed first, by who opens it.
+        if self.whole.module.name == Integrity::NAME {
+            return Err(GrowthError::NoRoom);
         }
         let sizes = self.whole.with_room(&self.volumes()).ok_or(GrowthError::NoRoom)?;
         let labels = self.take_labels()?;

@@ -1,3 +1,5 @@
+//! What is planned for a label by its keys, and what becomes of it.
+
 use thinwire_modules::meta::{NewPart, NewWhole, label_parts};
 use thinwire_modules::{Module, Options};
 use thinwire_volume::Identity;

@@ -16,7 +16,8 @@ fn images() -> [(&'static str, Vec<u8>); 4] {
     world.write(LAST + 3, 1, 3, false);
     world.succeed();
     let content = world.disk.content();
-    let state = IntegrityState { region_shift: world.volume.region_shift };
+    let state = IntegrityState::new(DATA_BYTES);
+    assert_eq!(state.region_shift, world.volume.region_shift);
     let number = world.volume.intent.number_of(0);
     let bitmap = SumLayout::bitmap_at(0, number);
     [
@@ -98,7 +99,9 @@ fn states_that_cannot_be_are_refused() {
         state[at] = byte;
         IntegrityState::decode(&state, bytes).expect_err("it cannot be").to_string()
     };
-    assert!(refused(0, 2).contains("another version"));
+    assert!(refused(0, 3).contains("another version"));
+    assert!(refused(0, 2).contains("zeroes"));
+    assert!(refused(2, 1).contains("too much"));
     assert!(refused(1, 20).contains("regions"));
     assert!(refused(1, 47).contains("regions"));
     assert!(refused(7, 1).contains("zeroes"));

@@ -4,6 +4,7 @@ mod conforms;
 mod crashes;
 mod finds;
 mod golden;
+mod growth;
 mod opens;
 mod scrubs;
 mod works;

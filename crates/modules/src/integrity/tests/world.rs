@@ -34,8 +34,18 @@ pub fn made(bytes: u64) -> Content {
 }
 
 pub fn open_with(disk: &Disk, config: IntegrityConfig) -> Integrity {
-    let part = Child::all(vec![Box::new(disk.clone())]).remove(0);
-    let state = IntegrityState::new(SumLayout::of(part.geometry().bytes).bytes);
+    let bytes = disk.geometry().bytes;
+    open_part(disk, bytes, IntegrityState::new(SumLayout::of(bytes).bytes), config)
+}
+
+/// Over so many bytes of that, by what its label says.
+pub fn open_part(
+    disk: &Disk,
+    bytes: u64,
+    state: IntegrityState,
+    config: IntegrityConfig,
+) -> Integrity {
+    let part = Child::within(Box::new(disk.clone()), 0, bytes).unwrap();
     Integrity::open(part, state, WHOLE, config).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -100,6 +110,11 @@ impl World {
         let disk = Disk::new(PART_BYTES, content);
         let mut volume = open_with(&disk, config(2));
         volume.canary = canary;
+        World::of(disk, volume, seed)
+    }
+
+    /// Over that disk.
+    pub fn of(disk: Disk, volume: Integrity, seed: Option<u64>) -> Self {
         World {
             volume,
             disk,
