@@ -153,3 +153,38 @@ def a_leg_may_take_as_long_as_its_mirror_says(lab):
     until("the leg is dropped", 3, lambda: works.standing() == ["in sync", "behind"])
     fio.finish(60)
     disk.detach(timeout=40)
+
+
+@test(seconds=120)
+def sums_keep_what_they_were_told(lab):
+    """A volume with sums by itself that was paused, or got another pace, is so when it is opened again, by an attachment or a target; and what its label says of anything else stays."""
+    part, run_dir = image(lab, "part.img", 24), ("--run-dir", lab.path("run"))
+    path = lab.path("sums.toml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f'[[volume]]\nname = "sums"\nkind = "integrity"\nchildren = ["{part}"]\n')
+    works = Works(lab, f"{path}#sums")
+    works.do("create")
+
+    def stands(*told):
+        work = works.nodes(*told)[0]["work"]
+        return work["paused"], work["percent"]
+
+    disk = Attachment(lab, works.volume, name="sums")
+    check(stands() == (False, 50), "as usual")
+    check(stands("pause") == (True, 50), "it is paused")
+    disk.detach(timeout=40)
+    target = Target(lab, f"sums={works.volume}", over="raw", extra=run_dir)
+    check(stands() == (True, 50), "it is paused for who opens it next")
+    refused(lab, "volume", "scrub", "--wait", works.volume, *run_dir, says=["has paused it"])
+    check(stands("resume", "--pace", "20") == (False, 20), "it goes on")
+    target.kill()
+    disk = Attachment(lab, works.volume, name="sums", extra=("--take-over",))
+    check(stands() == (False, 20), "at the pace that a target was told which was killed")
+    check("all as it was written" in works.do("scrub", "--wait").stdout, "it is scrubbed")
+    check(stands("resume", "--pace", "50") == (False, 50), "as usual")
+    disk.detach(timeout=40)
+    # While nobody uses it, a command that waits has it go on.
+    disk = Attachment(lab, works.volume, name="sums")
+    check(stands() == (False, 50) and stands("pause") == (True, 50), "and paused again")
+    disk.detach(timeout=40)
+    check("all as it was written" in works.do("scrub").stdout, "it is scrubbed")

@@ -17,7 +17,7 @@ use thinwire_modules::{
     SumGrowing, SumLayout,
 };
 use thinwire_runtime::clock::entropy_bytes;
-use thinwire_volume::{ErrorKind, Io, Op, Token, Volume};
+use thinwire_volume::{ErrorKind, Io, Op, Token, Volume, Work};
 
 use crate::adoption::{Adoptions, adopt};
 use crate::crypted::{Unlocked, takes_key, unlock};
@@ -105,6 +105,7 @@ pub fn build(
 ) -> Outcome<(Box<dyn Volume>, Option<WholeGrowth>)> {
     let mut places: Vec<_> = children.into_iter().map(Some).collect();
     let mut labels: Vec<_> = written.into_iter().map(Some).collect();
+    let work = labels.iter().flatten().find_map(|(_, label)| label.work);
     let (mut doors, mut kept, mut record) = (Vec::new(), Vec::new(), None);
     let (mut parts, fence) = (Vec::new(), PartFence::default());
     for (role, part) in whole.parts.iter().enumerate() {
@@ -141,7 +142,11 @@ pub fn build(
             let config = IntegrityConfig::new(&host.pool());
             let config = IntegrityConfig { read_only, ..config };
             let sums = Integrity::open(part, state, whole.uuid, config);
-            sums.map(|sums| Box::new(sums) as Box<dyn Volume>)
+            sums.map(|mut sums| {
+                // As it was told before.
+                sums.set_pace(work.unwrap_or_default().pace);
+                Box::new(sums) as Box<dyn Volume>
+            })
         }
         None => module.open_over(parts, options),
     };

@@ -66,6 +66,7 @@ pub mod offer;
 pub mod open;
 pub mod opened;
 pub mod output;
+mod paces;
 pub mod pool;
 pub mod privileges;
 mod process;

@@ -1,10 +1,10 @@
-//! [`WholeGrowth`]: a whole that is in use becomes as large as its parts have become (rule 24), or has its module keep something else in its labels.
+//! [`WholeGrowth`]: a whole that is in use becomes as large as its parts have become (rule 24), or says something else in its labels.
 
 use std::fmt;
 
 use thinwire_volume::Volume;
 
-use super::{Assembly, Label, Labels, OpeningError, PartDoor, WholeOpening, WholeSizes};
+use super::{Assembly, Label, LabelWork, Labels, OpeningError, PartDoor, WholeOpening, WholeSizes};
 use crate::Integrity;
 use crate::cuts::CutRecord;
 
@@ -170,6 +170,20 @@ impl WholeGrowth {
         let labels = self.take_labels()?;
         let mut opening = WholeOpening::new(&self.whole, id, labels);
         opening.restate(vec![to]);
+        opening.begin(&mut self.doors);
+        self.opening = Some((opening, None));
+        Ok(())
+    }
+
+    /// Begins to have the labels of all parts say what the whole does beside its users; none for what is usual. `id` is a random number, drawn for this.
+    ///
+    /// # Errors
+    /// It does not: nothing was written.
+    pub fn begin_work(&mut self, id: [u8; 16], work: Option<LabelWork>) -> Result<(), GrowthError> {
+        self.refuse_busy()?;
+        let mut labels = self.take_labels()?;
+        labels.iter_mut().for_each(|(_, label)| label.work = work);
+        let mut opening = WholeOpening::new(&self.whole, id, labels);
         opening.begin(&mut self.doors);
         self.opening = Some((opening, None));
         Ok(())

@@ -114,7 +114,7 @@ pub struct Label {
     /// Bytes of data with which the part was made, if it has grown since: less than it has. The whole is known by these, and so stays what it was
     /// to whatever stands on it ([`Child::made_with`](crate::Child::made_with)).
     pub made_bytes: Option<u64>,
-    /// What the whole does beside its users, where that is not as usual; of a mirror only.
+    /// What the whole does beside its users, where that is not as usual; of a mirror, and of a volume with sums.
     pub work: Option<LabelWork>,
     /// What the module keeps here of its own: at most [`LABEL_STATE_BYTES_MAX`] bytes, in its own format, and no more than the
     /// rows leave room for. None of it is looked at here.

@@ -560,7 +560,9 @@ impl Controlled for View<'_> {
         }
         let shown = self.shown;
         let mut show = |visit: &mut dyn FnMut(&mut dyn Work)| shown.with(|part| part.works(visit));
-        PoolProgress::Ended(perform(ask, &self.open.outline(), &mut show))
+        let outline = self.open.outline();
+        let response = perform(ask, &outline, &mut show);
+        self.desk.keep((ask, response), &outline, &self.open.wholes())
     }
 
     fn detach(&mut self, force: bool) -> Result<DetachProgress, String> {

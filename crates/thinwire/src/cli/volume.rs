@@ -175,8 +175,8 @@ Examples:
   thinwire volume resume pool.toml#home
 
 Of a volume that an attachment or a target of this machine has open (with the same --run-dir), and of all that it is made of: copies to legs of mirrors, checks behind
-a crash, and scrubs stand still until they are resumed. What is written goes to all legs as ever. A mirror keeps that on its legs, also over a restart; a volume of kind
-integrity by itself does not: whoever opens that anew resumes it.")]
+a crash, and scrubs stand still until they are resumed. What is written goes to all legs as ever. A mirror keeps that on its legs, and a volume of kind
+integrity by itself on its part, also over a restart.")]
     Pause {
         /// The volume, FILE.toml#NAME
         volume: VolumeSpec,
@@ -190,8 +190,8 @@ Examples:
   thinwire volume resume pool.toml#home
   thinwire volume resume --pace 100 pool.toml#home
 
-What was paused goes on, and what could not be copied is tried again at once. A mirror keeps its --pace on its legs, also over a
-restart; a volume of kind integrity by itself has it as long as it is open.")]
+What was paused goes on, and what could not be copied is tried again at once. A mirror keeps its --pace on its legs, and a volume of
+kind integrity by itself on its part, also over a restart.")]
     Resume {
         /// The volume, FILE.toml#NAME
         volume: VolumeSpec,

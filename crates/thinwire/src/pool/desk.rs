@@ -11,6 +11,7 @@ use crate::control::{PoolProgress, Response};
 use crate::cuts::CutDesk;
 use crate::growth::{GrowthDesk, WholeDesk};
 use crate::opened::OutlineNode;
+use crate::paces::PacesDesk;
 use crate::rekeying::KeysDesk;
 use crate::trees::NodeName;
 use crate::uri::VolumeSpec;
@@ -90,6 +91,7 @@ pub struct PoolDesk {
     cuts: CutDesk,
     growth: GrowthDesk,
     keys: KeysDesk,
+    paces: PacesDesk,
 }
 
 /// Something that has begun.
@@ -117,6 +119,7 @@ impl PoolDesk {
             && self.cuts.is_idle()
             && self.growth.is_idle()
             && self.keys.is_idle()
+            && self.paces.is_idle()
     }
 
     /// Begins to have a volume of this outline grow, of which these are open, with a leg less or more, or with another key.
@@ -135,6 +138,20 @@ impl PoolDesk {
         match begun {
             Ok(()) => PoolProgress::Started(self.last),
             Err(why) => refused(why),
+        }
+    }
+
+    /// What was asked has been done, which this answers: told once labels say it, where they are to.
+    pub fn keep(
+        &mut self,
+        done: (&WorkAsk, Response),
+        outline: &[OutlineNode],
+        open: &[(NodeName, WholeDesk)],
+    ) -> PoolProgress {
+        self.last += 1;
+        match self.paces.begin(self.last, done, outline, open) {
+            None => PoolProgress::Started(self.last),
+            Some(response) => PoolProgress::Ended(response),
         }
     }
 
@@ -181,6 +198,7 @@ impl PoolDesk {
         self.cuts.finish(ended);
         self.growth.finish(ended);
         self.keys.finish(ended);
+        self.paces.finish(ended);
         let mut results = Vec::new();
         for nth in 0..self.under_way.len() {
             let pool = self.under_way[nth].pool.clone();

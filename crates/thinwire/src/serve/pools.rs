@@ -60,6 +60,12 @@ impl PoolClerk {
         self.on_begun(number, begun);
     }
 
+    /// What was asked has been done to volumes of this outline, which that answers.
+    pub fn keep(&mut self, number: u64, done: (&WorkAsk, Response), outline: &[OutlineNode]) {
+        let begun = self.desk.keep(done, outline, &self.host.wholes().all());
+        self.on_begun(number, begun);
+    }
+
     /// Nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.desk.is_idle()

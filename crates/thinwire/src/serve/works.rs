@@ -18,8 +18,7 @@ pub(super) type Outlines = Rc<RefCell<Vec<(String, TellOutline)>>>;
 pub(super) struct ShardClerk {
     pools: PoolClerk,
     outlines: Outlines,
-    ended: Vec<(u64, String)>,
-    /// Exports of which something grows.
+    /// Exports of which something grows, or has its labels written.
     growing: Vec<String>,
 }
 
@@ -28,7 +27,7 @@ impl ShardClerk {
     pub fn of(host: &Host, outlines: &Outlines) -> Option<Box<dyn Clerk>> {
         let (pools, outlines) = (PoolClerk::of(host), outlines.clone());
         let has_some = !host.pools().all().is_empty() || !outlines.borrow().is_empty();
-        let clerk = ShardClerk { pools, outlines, ended: Vec::new(), growing: Vec::new() };
+        let clerk = ShardClerk { pools, outlines, growing: Vec::new() };
         has_some.then(|| -> Box<dyn Clerk> { Box::new(clerk) })
     }
 
@@ -48,9 +47,14 @@ impl ShardClerk {
         self.pools.grow(number, ask, &outline.unwrap_or_default());
     }
 
-    fn answer(&self, ask: &WorkAsk, served: &mut dyn ServedVolumes) -> Response {
+    /// Does what is asked, and says of what outline that was, of which export.
+    fn answer(
+        &self,
+        ask: &WorkAsk,
+        served: &mut dyn ServedVolumes,
+    ) -> (Response, Vec<OutlineNode>, Option<String>) {
         let why = format!("no export is made of {}", ask.volume.name);
-        let mut answer = Response::Refused { why };
+        let mut answer = (Response::Refused { why }, Vec::new(), None);
         for (export, tell) in &*self.outlines.borrow() {
             let outline = tell();
             let is_it = |node: &crate::trees::NodeName| node.is_same(&ask.volume);
@@ -60,7 +64,8 @@ impl ShardClerk {
                 let mut show = |visit: &mut dyn FnMut(&mut dyn thinwire_volume::Work)| {
                     served.works(export, visit);
                 };
-                answer = perform(ask, &outline, &mut show);
+                let response = perform(ask, &outline, &mut show);
+                answer = (response, outline, Some(export.clone()));
                 break;
             }
         }
@@ -73,15 +78,15 @@ impl Clerk for ShardClerk {
         match serde_json::from_str::<WorkAsk>(words) {
             Ok(ask) if ask.request.action.ends_later() => self.grow(number, &ask, served),
             Ok(ask) => {
-                let answer = self.answer(&ask, served);
-                self.ended.push((number, serde_json::to_string(&answer).unwrap_or_default()));
+                let (response, outline, export) = self.answer(&ask, served);
+                self.growing.extend(export);
+                self.pools.keep(number, (&ask, response), &outline);
             }
             Err(_) => self.pools.begin(number, words, served),
         }
     }
 
     fn tend(&mut self, ended: &mut Vec<(u64, String)>, served: &mut dyn ServedVolumes) {
-        ended.append(&mut self.ended);
         self.pools.tend(ended, served);
         if self.pools.is_idle() {
             self.growing.clear();

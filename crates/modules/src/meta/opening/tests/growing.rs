@@ -175,6 +175,34 @@ fn labels_that_cannot_be_written_end_it() {
     assert_eq!((used.bytes(), used.growth.begin([8; 16])), (before, Err(GrowthError::Failed)));
 }
 
+/// What a whole does beside its users is said by all of its labels, and by those of a growth behind that.
+#[test]
+fn what_it_was_told_stands_in_all_labels() {
+    let mut used = InUse::new(GrowthCanary::None);
+    let run = |used: &mut InUse| {
+        (0..200).find_map(|_| {
+            used.poll();
+            (0..2).for_each(|part| used.complete(part));
+            used.poll();
+            used.growth.turn()
+        })
+    };
+    let before = used.bytes();
+    let pace = thinwire_volume::WorkPace { is_paused: true, percent: 20 };
+    let work = Some(crate::meta::LabelWork { pace, scrubbed_to: None });
+    used.growth.begin_work([7; 16], work).unwrap();
+    assert_eq!(used.growth.begin_work([9; 16], None), Err(GrowthError::Busy), "one at a time");
+    assert_eq!((run(&mut used), used.bytes()), (Some(Ok(before)), before));
+    let said = |used: &InUse| -> Vec<_> {
+        used.labels.iter().map(|label| label.as_ref().map(|label| label.work)).collect()
+    };
+    assert_eq!(said(&used), [Some(work); 2]);
+    used.growth.begin([8; 16]).unwrap();
+    assert_eq!((run(&mut used), said(&used)), (Some(Ok(before + MORE)), vec![Some(work); 2]));
+    used.growth.begin_work([6; 16], None).unwrap();
+    assert_eq!((run(&mut used), said(&used)), (Some(Ok(before + MORE)), vec![Some(None); 2]));
+}
+
 /// What its module keeps is changed beside its users, who are offered nothing new; a growth behind that keeps it.
 #[test]
 fn what_a_module_keeps_is_changed_while_it_is_used() {
