@@ -100,6 +100,7 @@ impl LegsDesk {
                         let uuid = *entropy_bytes().first_chunk().expect("there are 32");
                         MirrorAsk::Add { uuid, leg, only_look }
                     }
+                    WorkAction::Replace { leg, by } => MirrorAsk::Replace { leg, by },
                     _ => return Err("it changes no leg".into()),
                 };
                 if mirror.desk.is_growing() {

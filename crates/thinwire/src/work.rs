@@ -49,6 +49,13 @@ pub enum WorkAction {
         /// Nothing is changed.
         only_look: bool,
     },
+    /// It is a mirror, and has this leg no more once that one has all data, which was added for it.
+    Replace {
+        /// The one that goes, counted from 0, in the order of its labels.
+        leg: usize,
+        /// The one that stays.
+        by: usize,
+    },
     /// The part of such a leg has got its label: it is attached, or opened, and copied to.
     Bring {
         /// Counted from 0, in the order of its labels.
@@ -73,7 +80,10 @@ impl WorkAction {
     pub fn changes_legs(&self) -> bool {
         matches!(
             self,
-            WorkAction::Remove { .. } | WorkAction::Add { .. } | WorkAction::Bring { .. }
+            WorkAction::Remove { .. }
+                | WorkAction::Add { .. }
+                | WorkAction::Replace { .. }
+                | WorkAction::Bring { .. }
         )
     }
 }
@@ -116,6 +126,9 @@ pub struct NodeStatus {
     pub standing: Option<String>,
     /// As such a leg: how much it lacks at most, in bytes.
     pub lacks: u64,
+    /// As such a leg: the number of the one that goes as soon as this one has all data; null if none does.
+    #[serde(default)]
+    pub replaces: Option<usize>,
     /// As such a leg that is not back: in how many seconds that is tried again; null if not, or if it is being tried.
     #[serde(default)]
     pub retry_s: Option<u64>,
@@ -335,6 +348,7 @@ fn act(work: &mut dyn Work, action: &WorkAction, percent: Option<u8>) {
         WorkAction::Grow
         | WorkAction::Remove { .. }
         | WorkAction::Add { .. }
+        | WorkAction::Replace { .. }
         | WorkAction::Bring { .. }
         | WorkAction::Rekey { .. } => {}
     }
@@ -378,6 +392,7 @@ fn statuses(tree: &[OutlineNode], works: &Works) -> Vec<NodeStatus> {
             leg,
             standing: stands.map(|leg| leg.standing.name().to_owned()),
             lacks: stands.map_or(0, |leg| leg.lacks),
+            replaces: stands.and_then(|leg| leg.replaces),
             retry_s: stands.and_then(|leg| control::retry_s(&leg.absence)),
             why: stands.and_then(|leg| control::why(&leg.absence)),
             state: node.state.map(str::to_owned),
@@ -417,6 +432,9 @@ impl NodeStatus {
         let mut said = Vec::new();
         if let (Some(leg), Some(standing)) = (self.leg, &self.standing) {
             said.push(format!("leg {leg}, {standing}"));
+        }
+        if let Some(leg) = self.replaces {
+            said.push(format!("in the place of leg {leg}"));
         }
         if self.lacks > 0 {
             said.push(format!("{} to copy at most", show_size(self.lacks)));

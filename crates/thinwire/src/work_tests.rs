@@ -91,7 +91,12 @@ fn tree() -> (Vec<OutlineNode>, Vec<Fake>) {
         node(1, "other", "integrity", 3, None),
         node(2, "c", "file", 0, None),
     ];
-    let leg = |standing, lacks| LegReport { standing, lacks, absence: LegAbsence::default() };
+    let leg = |standing, lacks| LegReport {
+        standing,
+        lacks,
+        absence: LegAbsence::default(),
+        replaces: None,
+    };
     let legs = vec![leg(LegStanding::InSync, 0), leg(LegStanding::Resyncing, 2048)];
     let fake = |whole| Fake { whole, ..Fake::default() };
     (outline, vec![Fake { legs, ..fake(1) }, fake(2), fake(3)])

@@ -32,6 +32,8 @@ pub struct LegReport {
     pub lacks: u64,
     /// Of one that the mirror goes without: why it is not back.
     pub absence: LegAbsence,
+    /// The leg, counted from 0, that goes as soon as this one has all data.
+    pub replaces: Option<usize>,
 }
 
 /// Why a leg is not there, as far as whoever brings it back knows.

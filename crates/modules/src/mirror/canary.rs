@@ -48,6 +48,10 @@ pub enum MirrorCanary {
     GrowsWhenAnnounced,
     /// Who asked for a leg less, or one more, is told before that is on record.
     ToldBeforeRecord,
+    /// A leg goes as soon as another one is copied to.
+    ReplacesEarly,
+    /// What is to go for another is known by its number, also when that is another's by then.
+    ReplacesWhoeverIsThere,
     /// A leg that is back with other content is behind, as any other.
     FailsNobody,
     /// Reads take whatever a leg has, and what fits no sum is copied.

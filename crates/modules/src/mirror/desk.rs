@@ -17,6 +17,14 @@ pub enum MirrorAsk {
     Grow,
     /// This leg, counted from 0, is none any more, whether it is there or not. It is off the record, durably, before that has ended.
     Remove(usize),
+    /// This leg goes, as by [`Remove`](MirrorAsk::Remove), once another one has all data and that is on record. That has ended when it is known: how far it is stands
+    /// in the report of the mirror, and either of both may be removed meanwhile, which ends it.
+    Replace {
+        /// The one that goes, counted from 0.
+        leg: usize,
+        /// The one that stays, which was added before.
+        by: usize,
+    },
     /// There is one leg more, which has nothing yet, and whose part is known by this UUID: that is on record, durably, before that has ended. The answer
     /// has the label that the part is to get before it comes ([`Mirror::return_leg`](super::Mirror::return_leg)). Where a row for a leg is there that no part
     /// has come for, or that of a removed one is free, it is that leg, with the UUID that it has.
@@ -255,6 +263,9 @@ impl MirrorDesk {
     }
 }
 
+/// Number of what nobody has asked for.
+const OWN: u64 = 0;
+
 /// The mirror's end of it.
 #[derive(Default)]
 pub(super) struct DeskEnd {
@@ -274,6 +285,15 @@ impl DeskEnd {
         Some(ask)
     }
 
+    /// Begins something that nobody has asked for, unless something is under way.
+    pub fn begin_own(&mut self) -> bool {
+        if self.busy.is_some() {
+            return false;
+        }
+        self.busy = Some(OWN);
+        true
+    }
+
     /// It has begun to grow, or has ended that.
     pub fn grows(&self, grows: bool) {
         self.desk.0.borrow_mut().is_growing = grows;
@@ -281,7 +301,7 @@ impl DeskEnd {
 
     /// It has ended.
     pub fn end(&mut self, answer: MirrorAnswer) {
-        if let Some(number) = self.busy.take() {
+        if let Some(number) = self.busy.take().filter(|number| *number != OWN) {
             self.desk.0.borrow_mut().ended.push((number, answer));
         }
     }

@@ -48,8 +48,12 @@ impl Mirror {
         if self.phase != Phase::Serving || self.closing != Closing::No {
             return;
         }
+        while self.step_replacement() {}
         while let Some(ask) = self.desk.begin() {
             let begun = match ask {
+                MirrorAsk::Replace { leg, by } => self.begin_replacement(leg, by).inspect(|()| {
+                    self.desk.end(Ok(MirrorDone::of(self.geometry.bytes)));
+                }),
                 MirrorAsk::Grow => self.begin_growth().inspect(|()| self.desk.grows(true)),
                 MirrorAsk::Remove(leg) => self.begin_removal(leg),
                 MirrorAsk::Add { uuid, leg, only_look } => {

@@ -14,8 +14,8 @@
 //! * `keeper` gives up those that were dropped as a whole, and has them back (rule 22).
 //! * `standing` drops legs that fail, and has those copied to that have lost something; `lateness` those that do not answer.
 //! * `resync` copies what legs lack, under the lock of what it copies (rule 5), and what one leg could not read.
-//! * `growth` has it become as large as its legs have become (rule 24); `removal` has a leg less, `addition` one more; `desk` is by
-//!   which that is asked for.
+//! * `growth` has it become as large as its legs have become (rule 24); `removal` has a leg less, `addition` one more, `replacement` the first once the
+//!   second is in sync; `desk` is by which that is asked for.
 //! * `work` says how fast that goes, and whether it does, and keeps that in the labels.
 //! * `scrub` reads all legs, and writes again what does not fit the sum that a leg keeps, from one that does (rule 20); `progress` says how far it is.
 //!
@@ -44,6 +44,7 @@ mod opening;
 mod progress;
 mod record;
 mod removal;
+mod replacement;
 mod report;
 mod resync;
 mod row;
@@ -73,6 +74,7 @@ use self::lateness::Kind;
 use self::legs::Leg;
 use self::opening::Phase;
 use self::record::Record;
+use self::replacement::Replacement;
 use self::resync::{Copy, Resync};
 use self::scrub::{Look, Scrubbing};
 use crate::meta::LabelPart;
@@ -223,6 +225,7 @@ pub struct Mirror {
     /// A leg was removed, and that is not on record yet.
     removing: bool,
     addition: Addition,
+    replacement: Replacement,
     desk: DeskEnd,
     config: MirrorConfig,
     subs: Slab<Sub>,

@@ -251,6 +251,7 @@ impl Mirror {
             growth: Growth::default(),
             removing: false,
             addition: Addition::default(),
+            replacement: Replacement::default(),
             desk: DeskEnd::default(),
             config,
             subs: Slab::new(),

@@ -44,6 +44,7 @@ impl Mirror {
     /// It is on record.
     pub(super) fn end_removal(&mut self) {
         if std::mem::take(&mut self.removing) {
+            self.end_replacement();
             self.desk.end(Ok(MirrorDone::of(self.geometry.bytes)));
         }
     }

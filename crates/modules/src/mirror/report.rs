@@ -62,6 +62,7 @@ impl Mirror {
             standing: self.standing(leg, state),
             lacks,
             absence: self.absence(leg),
+            replaces: self.replaces(leg),
         };
         MirrorReport {
             is_open: self.phase == Phase::Serving,

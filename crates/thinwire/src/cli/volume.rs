@@ -390,13 +390,18 @@ Examples:
   thinwire volume replace --key alice pool.toml#home 1 /srv/new.img
   thinwire volume replace --key alice pool.toml#home 1
 
-The mirror is not in use meanwhile. It goes on record that the leg is given up, whether it is there or not; the new part gets a
-label, and all data. Without a new part, what the leg is described as is another disk by now. A leg that may have the newest data is
-given up with --degraded only. Interrupted, the copy goes on when the mirror is opened again.")]
+An attachment or a target of this machine that has the mirror open (with the same --run-dir) goes on with it: the new part is added as by `thinwire volume add`, and gets all
+data while the old leg stays one as far as it is there; only when the new one is in sync the old one is removed. So it takes a number of its own, of which there are 8.
+`thinwire volume remove` of the new one takes that back.
+
+Where nobody has it open, it goes on record that the leg is given up, whether it is there or not; the new part gets a label, and all data, in its place. A leg that may have the
+newest data is given up with --degraded only.
+
+Without a new part, what the leg is described as is another disk by now. Interrupted, or if whoever has the mirror open ends before that, the same again goes on.")]
     Replace {
         /// The mirror, FILE.toml#NAME
         volume: VolumeSpec,
-        /// Which leg, counted from 0 in the order of their labels: `thinwire volume check` shows it
+        /// Which leg, counted from 0 in the order of their labels: `thinwire volume check` shows it, and `volume status` while it is in use
         leg: usize,
         /// What comes in its place
         new: Option<VolumeSpec>,

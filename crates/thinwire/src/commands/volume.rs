@@ -143,13 +143,13 @@ pub fn run(args: &VolumeArgs) -> Outcome {
             live::OpenElsewhere::must_be(volume, common)?.tell(WorkAction::Status, None, common)
         }
         VolumeAction::Replace { volume, leg, new, degraded, force, take_over, common } => {
-            if let Some(user) = live::OpenElsewhere::of(volume, common)? {
-                return Err(user.refuse("a leg is replaced while nobody uses it"));
-            }
             let (spec, new) = (volume, new.as_ref());
             let (leg, degraded, force, take_over) = (*leg, *degraded, *force, *take_over);
             let wanted = replace::Replacement { spec, leg, new, degraded, force, take_over };
-            replace::replace(&wanted, common)
+            match live::OpenElsewhere::of(volume, common)? {
+                Some(user) => legs_live::replace_live(&user, &wanted, common),
+                None => replace::replace(&wanted, common),
+            }
         }
         VolumeAction::Add { volume, new, force, take_over, common } => {
             let how = legs::Daring { force: *force, degraded: false, take_over: *take_over };

@@ -17,22 +17,22 @@ use LegState::{Behind, InSync, Removed};
 const UUID: [u8; 16] = [0x12; 16];
 const ADD: MirrorAsk = MirrorAsk::Add { uuid: UUID, leg: None, only_look: false };
 
-fn open(contents: &[Option<Content>], canary: MirrorCanary) -> Result<World, String> {
+pub(super) fn open(contents: &[Option<Content>], canary: MirrorCanary) -> Result<World, String> {
     open_of(DISK_BYTES, contents, wish(None, false), canary)
 }
 
-fn legs(count: usize) -> Vec<Option<Content>> {
+pub(super) fn legs(count: usize) -> Vec<Option<Content>> {
     (0..count).map(|leg| Some(formatted(leg, &state(9, &vec![InSync; count]), [0, 0]))).collect()
 }
 
 /// Asks for it, and waits until that has ended: what the new part is to say.
-fn add(world: &mut World) -> Result<Label, MirrorAskError> {
+pub(super) fn add(world: &mut World) -> Result<Label, MirrorAskError> {
     world.mirror.desk().ask(ADD);
     ended(world).map(|done| done.leg.expect("it comes with a label").label)
 }
 
 /// A part that has got that label, and has other bytes behind it.
-fn part(label: &Label) -> Disk {
+pub(super) fn part(label: &Label) -> Disk {
     let mut content = Content::new();
     let mut parts = label.parts.clone();
     let role = usize::from(label.role);
@@ -54,11 +54,15 @@ fn part(label: &Label) -> Disk {
 }
 
 /// It comes as what it is.
-fn bring(world: &mut World, disk: Disk) {
+pub(super) fn bring(world: &mut World, disk: Disk) {
     let new = leg(&disk).expect("it has a label");
     let number = usize::from(new.label.role);
-    assert_eq!(number, world.disks.len(), "disks stand in the order of the legs");
-    world.disks.push(disk);
+    // Disks stand in the order of the legs.
+    match world.disks.get_mut(number) {
+        Some(place) => *place = disk,
+        None => world.disks.push(disk),
+    }
+    assert!(number < world.disks.len());
     world.mirror.return_leg(number, new).unwrap_or_else(|e| panic!("{e}"));
 }
 

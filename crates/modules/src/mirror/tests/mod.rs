@@ -16,6 +16,7 @@ mod openings;
 mod pauses;
 mod reading;
 mod removals;
+mod replacements;
 mod resyncs;
 mod scrubs;
 mod sums;

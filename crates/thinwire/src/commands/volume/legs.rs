@@ -38,8 +38,19 @@ pub struct Daring {
 pub fn add(spec: &VolumeSpec, new: &VolumeSpec, how: Daring, common: &VolumeCommon) -> Outcome {
     legs_of(spec)?;
     refuse_in_use(spec, "adding a leg to it")?;
-    if let Some(described) = already_added(spec, new, how, common)? {
-        return complete(&described, new, how, common);
+    let (described, mirrors) = add_leg(spec, new, how, common)?;
+    say_added(&described, mirrors, common)
+}
+
+/// The same: how the mirror is described with it, and how all stand; none if that was interrupted.
+fn add_leg(
+    spec: &VolumeSpec,
+    new: &VolumeSpec,
+    how: Daring,
+    common: &VolumeCommon,
+) -> Outcome<(VolumeSpec, Option<resync::Settled>)> {
+    if let Some((described, _)) = already_added(spec, new, how, common)? {
+        return complete(described, new, how, common);
     }
     let without = &without(spec, new);
     let children = legs_of(without)?;
@@ -94,7 +105,42 @@ pub fn add(spec: &VolumeSpec, new: &VolumeSpec, how: Daring, common: &VolumeComm
         })
         .and_then(|()| fill(&to, children, (&described, &options), &signals, common));
     let mirrors = done.inspect_err(|failure| last_words.set(failure))?;
-    say_added(&described, mirrors, common)
+    Ok((described, mirrors))
+}
+
+/// Goes on with a leg that was being replaced while the mirror was in use, if one was: the new part is a leg beside it, or there is a row for it. None if not.
+pub(super) fn go_on_replacing(
+    (spec, old): (&VolumeSpec, usize),
+    new: &VolumeSpec,
+    how: Daring,
+    common: &VolumeCommon,
+) -> Outcome<Option<()>> {
+    let is_begun = match already_added(spec, new, how, common)? {
+        Some((_, leg)) => leg != old,
+        None => {
+            let without = without(spec, new);
+            let children = legs_of(&without)?;
+            let Ok((whole, _)) = find(children, common) else { return Ok(None) };
+            let wish = OpeningWish { degraded: true, ..OpeningWish::default() };
+            let Ok(plan) = whole.plan(wish) else { return Ok(None) };
+            let is_empty = |leg: &usize| {
+                whole.places[*leg].is_none() && plan.recorded.legs.get(*leg) == Some(&NOTHING)
+            };
+            let legs = whole.described();
+            let row = legs.iter().copied().find(is_empty);
+            legs.len() == children.len() + 1 && row.is_some_and(|row| row != old)
+        }
+    };
+    if !is_begun {
+        return Ok(None);
+    }
+    let (described, mirrors) = add_leg(spec, new, how, common)?;
+    if mirrors.is_none() {
+        return Err(Failure::failed(format!(
+            "interrupted: {new} is a leg, and leg {old} still is one: the same again goes on"
+        )));
+    }
+    remove(&described, &old.to_string(), how, common).map(Some)
 }
 
 fn say_added(
@@ -141,14 +187,14 @@ pub(super) fn with_leg(
     described
 }
 
-/// How the mirror is described with a part that has the label of one of its legs already, as what was cut off leaves it: that leg is on record as one, and the
+/// How the mirror is described with a part that has the label of one of its legs already, and which one that is, as what was cut off leaves it: that leg is on record as one, and the
 /// part says that it is being copied to, or is known by what it has. What only says that it was a leg once is none.
 fn already_added(
     spec: &VolumeSpec,
     new: &VolumeSpec,
     how: Daring,
     common: &VolumeCommon,
-) -> Outcome<Option<VolumeSpec>> {
+) -> Outcome<Option<(VolumeSpec, usize)>> {
     let without = without(spec, new);
     let mut all = legs_of(&without)?.to_vec();
     all.push(new.clone());
@@ -174,26 +220,26 @@ fn already_added(
              that was removed",
             legs.len()
         ))),
-        true => Ok(Some(with_leg(spec, new, (leg, &legs)))),
+        true => Ok(Some((with_leg(spec, new, (leg, &legs)), leg))),
     }
 }
 
 /// What the added leg lacks is copied to it.
 fn complete(
-    described: &VolumeSpec,
+    described: VolumeSpec,
     new: &VolumeSpec,
     how: Daring,
     common: &VolumeCommon,
-) -> Outcome {
+) -> Outcome<(VolumeSpec, Option<resync::Settled>)> {
     if !common.json {
         output::complain(&format!("{new} is a leg of it already, and gets what it lacks"));
     }
-    let (signals, last_words) = catch_signals(2, &[described])?;
+    let (signals, last_words) = catch_signals(2, &[&described])?;
     let mut options = options_of(common, &signals)?;
     options.take_over = how.take_over;
-    let mirrors = open_and_watch(described, &options, &signals, common.json)
+    let mirrors = open_and_watch(&described, &options, &signals, common.json)
         .inspect_err(|failure| last_words.set(failure))?;
-    say_added(described, mirrors, common)
+    Ok((described, mirrors))
 }
 
 /// Opens the mirror until all of its legs that are there are in sync; none if that was interrupted.

@@ -1,4 +1,4 @@
-//! `thinwire volume add` and `remove` of a mirror that is in use: whoever has it open puts it on record, and attaches or opens what comes. The part is given its label
+//! `thinwire volume add`, `remove` and `replace` of a mirror that is in use: whoever has it open puts it on record, and attaches or opens what comes. The part is given its label
 //! here, as while nobody uses the mirror.
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use thinwire_modules::mirror::{LegState, MirrorState};
 use super::legs::{Daring, with_leg, without};
 use super::live::OpenElsewhere;
 use super::options_of;
-use super::replace::{Mould, Prepared, legs_of, prepare, say_description};
+use super::replace::{Mould, Prepared, Replacement, legs_of, prepare, say_description};
 use crate::cli::VolumeCommon;
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
@@ -30,22 +30,51 @@ pub fn add_live(
     refuse_in_use(new, "making it a leg")?;
     let place = wherever(new)?;
     let nodes = user.nodes()?;
-    let is_it = |node: &&NodeStatus| {
-        let named = || node.name.parse::<VolumeSpec>().ok();
-        node.depth == 1 && named().is_some_and(|named| named.is_same(new) || named.is_same(&place))
-    };
-    // One that was removed is none, whatever is shown of it.
-    let is_leg = |node: &&NodeStatus| node.standing.as_deref() != Some("removed");
-    let known = nodes.iter().filter(is_it).find(is_leg);
-    let is_there =
-        |node: &NodeStatus| matches!(node.standing.as_deref(), Some("in sync" | "resyncing"));
-    if let Some(leg) = known.filter(|node| is_there(node)).and_then(|node| node.leg) {
+    let known = known_as(&nodes, [new, &place], None);
+    if let Some(leg) = known.filter(is_there).and_then(|node| node.leg) {
         if !common.json {
             output::complain(&format!("{new} is a leg of it already, and gets what it lacks"));
         }
-        return user.await_leg(leg, common);
+        return user.await_leg(leg, None, common);
     }
     let known = known.and_then(|node| node.leg);
+    let (leg, described) = bring(user, spec, (new, &place), known, how, common)?;
+    say_description(&described);
+    user.await_leg(leg, None, common)
+}
+
+/// The leg that is called so, unless it is this one. One that was removed is none, whatever is shown of it.
+fn known_as<'a>(
+    nodes: &'a [NodeStatus],
+    names: [&VolumeSpec; 2],
+    but: Option<usize>,
+) -> Option<&'a NodeStatus> {
+    let is_it = |node: &&NodeStatus| {
+        let named = node.name.parse::<VolumeSpec>().ok();
+        let is_so = |named: VolumeSpec| names.iter().any(|name| named.is_same(name));
+        node.depth == 1 && (but.is_none() || node.leg != but) && named.is_some_and(is_so)
+    };
+    nodes.iter().filter(is_it).find(is_one)
+}
+
+fn is_one(node: &&NodeStatus) -> bool {
+    node.standing.as_deref() != Some("removed")
+}
+
+/// It has been brought, and is copied to, or was.
+fn is_there(node: &&NodeStatus) -> bool {
+    matches!(node.standing.as_deref(), Some("in sync" | "resyncing"))
+}
+
+/// What becomes a leg: the one that is known already, or one more. Which one that is, and how the mirror is described with it.
+fn bring(
+    user: &OpenElsewhere,
+    spec: &VolumeSpec,
+    (new, place): (&VolumeSpec, &VolumeSpec),
+    known: Option<usize>,
+    how: Daring,
+    common: &VolumeCommon,
+) -> Outcome<(usize, VolumeSpec)> {
     let (signals, last_words) = catch_signals(2, &[new])?;
     let mut options = options_of(common, &signals)?;
     options.take_over = how.take_over;
@@ -76,9 +105,94 @@ pub fn add_live(
         Ok((leg, legs))
     };
     let (leg, legs) = done().inspect_err(|failure| last_words.set(failure))?;
-    drop((last_words, signals));
-    say_description(&with_leg(&without(spec, new), new, (leg, &legs)));
-    user.await_leg(leg, common)
+    Ok((leg, with_leg(&without(spec, new), new, (leg, &legs))))
+}
+
+/// Has another leg come in the place of this one, which stays until that has all data. Where an earlier one was cut off, it goes on from there.
+pub fn replace_live(
+    user: &OpenElsewhere,
+    wanted: &Replacement<'_>,
+    common: &VolumeCommon,
+) -> Outcome {
+    let (spec, old) = (wanted.spec, wanted.leg);
+    let children = legs_of(spec)?;
+    let nodes = user.nodes()?;
+    let legs = || nodes.iter().filter(|node| node.depth == 1 && node.leg.is_some());
+    let goes = legs().filter(is_one).find(|node| node.leg == Some(old));
+    let Some(goes) = goes else {
+        let by = wanted.new.map(wherever).transpose()?.and_then(|place| {
+            let new = wanted.new?;
+            known_as(&nodes, [new, &place], None).filter(is_there)?.leg
+        });
+        if let (Some(by), true) = (by, legs().any(|node| node.leg == Some(old))) {
+            if !common.json {
+                output::complain(&format!("leg {old} is none any more, and leg {by} is there"));
+            }
+            return user.await_leg(by, None, common);
+        }
+        let legs: Vec<_> = legs().filter(is_one).filter_map(|node| node.leg).collect();
+        let legs = legs.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        return Err(Failure::usage(format!(
+            "{spec} has legs {legs}, counted from 0, and no leg {old}"
+        )));
+    };
+    let called = goes.name.parse::<VolumeSpec>().ok();
+    let called = children.iter().find(|child| called.as_ref().is_some_and(|of| child.is_same(of)));
+    let new = match (wanted.new, called) {
+        (Some(new), _) => new,
+        (None, Some(called)) if !is_there(&goes) => called,
+        (None, _) => {
+            return Err(Failure::usage(format!(
+                "{} is leg {old}: name what comes in its place, or put another disk there",
+                goes.name
+            )));
+        }
+    };
+    refuse_in_use(new, "making it a leg")?;
+    let place = wherever(new)?;
+    let is_same = called.is_some_and(|called| called.is_same(new) || called.is_same(&place));
+    if is_same && is_there(&goes) {
+        if !common.json {
+            output::complain(&format!("{new} is leg {old} already, and gets what it lacks"));
+        }
+        return user.await_leg(old, None, common);
+    }
+    let known = known_as(&nodes, [new, &place], Some(old));
+    let is_brought = known.filter(is_there).and_then(|node| node.leg);
+    // One that was given up while nobody used the mirror, and has nothing: its place is free.
+    let is_void = || !is_there(&goes) && user.add(Some(old), true).is_ok();
+    let fills = known.and_then(|node| node.leg).or_else(|| is_void().then_some(old));
+    let how = Daring { force: wanted.force, degraded: false, take_over: wanted.take_over };
+    let rest = called.filter(|_| !is_same || fills == Some(old));
+    let rest = rest.map_or_else(|| spec.clone(), |called| without(spec, called));
+    let (leg, described) = match is_brought {
+        Some(leg) => {
+            if !common.json {
+                output::complain(&format!("{new} is a leg of it already, and gets what it lacks"));
+            }
+            let legs: Vec<_> = legs().filter(is_one).filter_map(|node| node.leg).collect();
+            (leg, with_leg(&without(&rest, new), new, (leg, &legs)))
+        }
+        None if fills == Some(old) => bring(user, &rest, (new, &place), fills, how, common)?,
+        None => {
+            let (leg, both) = bring(user, spec, (new, &place), fills, how, common)?;
+            if !is_same {
+                output::complain(&format!("until leg {leg} has all data, both are legs:"));
+                say_description(&both);
+            }
+            let legs: Vec<_> = legs().filter(is_one).filter_map(|node| node.leg).collect();
+            let legs: Vec<_> = legs.into_iter().filter(|other| *other != old).collect();
+            (leg, with_leg(&without(&rest, new), new, (leg, &legs)))
+        }
+    };
+    if leg == old {
+        say_description(&described);
+        return user.await_leg(leg, None, common);
+    }
+    user.replace(old, leg)?;
+    user.await_leg(leg, Some(old), common)?;
+    say_description(&described);
+    Ok(())
 }
 
 /// Which leg a label is of, and all that the mirror has with it.

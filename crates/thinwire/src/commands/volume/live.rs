@@ -174,22 +174,42 @@ impl OpenElsewhere {
         self.ask(WorkAction::Bring { leg, part }, None).map(|_| ())
     }
 
-    /// Waits until this leg is in sync, and shows how all stand then.
+    /// Has a leg go as soon as another one has all data.
+    pub fn replace(&self, leg: usize, by: usize) -> Outcome {
+        self.ask(WorkAction::Replace { leg, by }, None).map(|_| ())
+    }
+
+    /// Waits until this leg is in sync, and where it comes in the place of another until that is off the record, and shows how all stand then.
     ///
     /// # Errors
     /// It does not get so far, as it seems: it is not there, and why.
-    pub fn await_leg(&self, leg: usize, common: &VolumeCommon) -> Outcome {
-        let left =
-            "the leg is added, and gets what it lacks: `thinwire volume status` says how far it is";
+    pub fn await_leg(&self, leg: usize, old: Option<usize>, common: &VolumeCommon) -> Outcome {
+        let left = match old {
+            None => "the leg is added, and gets what it lacks: `thinwire volume status` says how far it is".into(),
+            Some(old) => format!(
+                "leg {leg} gets what it lacks, and leg {old} goes then: `thinwire volume status` says how far it is, and `thinwire volume remove` of leg {leg} takes it \
+                 back"
+            ),
+        };
         let mut absent_since: Option<Instant> = None;
-        let nodes = self.wait(common.json, left, |nodes| {
-            let is_it = |node: &&NodeStatus| node.depth == 1 && node.leg == Some(leg);
-            let Some(node) = nodes.iter().find(is_it) else {
+        let nodes = self.wait(common.json, &left, |nodes| {
+            let find = |leg| nodes.iter().find(|node| node.depth == 1 && node.leg == Some(leg));
+            let is_one = |node: &&NodeStatus| node.standing.as_deref() != Some("removed");
+            let Some(node) = find(leg).filter(is_one) else {
                 return Err(Failure::failed(format!("it has no leg {leg} any more")));
             };
-            match node.standing.as_deref() {
-                Some("in sync") => return Ok(None),
-                Some("resyncing") => absent_since = None,
+            match (node.standing.as_deref(), old) {
+                (Some("in sync"), None) => return Ok(None),
+                (Some("in sync"), Some(_)) if node.replaces.is_some() => absent_since = None,
+                (Some("in sync"), Some(old)) if find(old).filter(is_one).is_none() => {
+                    return Ok(None);
+                }
+                (Some("in sync"), Some(old)) => {
+                    return Err(Failure::failed(format!(
+                        "leg {leg} is in sync, and leg {old} was not removed, since others were meanwhile: the same again removes it, or says why it cannot be"
+                    )));
+                }
+                (Some("resyncing"), _) => absent_since = None,
                 _ => {
                     let since = *absent_since.get_or_insert_with(Instant::now);
                     let patience = match node.why.is_some() {

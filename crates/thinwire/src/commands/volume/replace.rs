@@ -13,6 +13,7 @@ use thinwire_modules::mirror::{
 };
 
 use super::create::read;
+use super::legs::{Daring, go_on_replacing};
 use super::look::look_at;
 use super::{options_of, read_labels, resync, wait_for};
 use crate::cli::VolumeCommon;
@@ -48,6 +49,13 @@ pub fn replace(wanted: &Replacement<'_>, common: &VolumeCommon) -> Outcome {
     let spec = wanted.spec;
     let (children, leg) = (legs_of(spec)?, wanted.leg);
     refuse_in_use(spec, "replacing a leg of it")?;
+    if let Some(new) = wanted.new {
+        let (force, degraded, take_over) = (wanted.force, wanted.degraded, wanted.take_over);
+        let how = Daring { force, degraded, take_over };
+        if go_on_replacing((spec, leg), new, how, common)?.is_some() {
+            return Ok(());
+        }
+    }
     let wish =
         OpeningWish { degraded: wanted.degraded, from: None, change: Some(LegChange::GiveUp(leg)) };
     // All that can be wrong is found out before anything is written.
