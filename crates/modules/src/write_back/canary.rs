@@ -12,6 +12,8 @@ pub enum WriteBackCanary {
     DurableInMemory,
     /// What is here of a range that was discarded or zeroed stays, and goes down.
     DiscardForgets,
+    /// What is here of a range that was discarded is dropped, whatever the volume below has done.
+    DiscardUncovers,
     /// What has failed to go down counts as if it had.
     FailureForgotten,
     /// What goes down as it is waits for nothing.
@@ -36,4 +38,11 @@ pub enum WriteBackCanary {
     OverwrittenForgotten,
     /// Writes end here whatever has happened below.
     EventsUnheard,
+}
+
+impl WriteBackCanary {
+    /// Nothing is zeroed before a discard.
+    pub(super) fn leaves_discarded(self) -> bool {
+        matches!(self, WriteBackCanary::DiscardUncovers | WriteBackCanary::DiscardForgets)
+    }
 }

@@ -1,8 +1,9 @@
 //! Writes and what else changes something: into memory, or down as it is.
 
+use thinwire_buffer::SegList;
 use thinwire_volume::{Io, Op};
 
-use super::{LONG_PARTS, Request, Through, WriteBack, WriteBackCanary};
+use super::{DOWN_BYTES_MAX, LONG_PARTS, Request, Through, WriteBack, WriteBackCanary};
 
 impl WriteBack {
     /// Whether a change goes down as it is.
@@ -32,7 +33,7 @@ impl WriteBack {
         let (token, op, start, end) = (io.token, io.op, io.offset, io.offset + io.len);
         let is_locked = self.canary != WriteBackCanary::NoLock;
         let waits = Some(io);
-        let through = Through { token, op, start, end, waits, is_locked, number: 0 };
+        let through = Through { token, op, start, end, waits, is_locked, number: 0, zeroes: None };
         let owner = self.requests.insert(Request::Through(through));
         if !is_locked || self.locks.acquire(owner, start, end, true) {
             self.go_through(owner);
@@ -41,13 +42,41 @@ impl WriteBack {
 
     fn go_through(&mut self, owner: u32) {
         let next = self.number_change();
+        let geometry = self.below.geometry();
         let Request::Through(through) = self.requests.get_mut(owner) else { return };
         through.number = next;
-        if let Some(mut io) = through.waits.take() {
-            io.token = owner.into();
-            self.has_sent = true;
-            self.below.submit(io);
+        let (start, end) = (through.start, through.end);
+        if through.op == Op::Discard && !self.canary.leaves_discarded() {
+            through.zeroes = self.blocks.dirty_run(start, end);
         }
+        let io = match &mut through.zeroes {
+            Some(run) => {
+                let mut io = Io::new(0, Op::WriteZeroes, run.start, run.end - run.start);
+                if !geometry.features.write_zeroes {
+                    io.len = io.len.min(DOWN_BYTES_MAX).min(geometry.io_bytes_max.into());
+                    run.end = run.start + io.len;
+                    let zeroes = self.copies.get_zeroed(io.len as usize).freeze();
+                    (io.op, io.data) = (Op::Write, SegList::of(zeroes));
+                }
+                Some(io)
+            }
+            None => through.waits.take(),
+        };
+        if let Some(io) = io {
+            self.has_sent = true;
+            self.below.submit(Io { token: owner.into(), ..io });
+        }
+    }
+
+    /// Some of what is discarded is zero below, which was here only: of what a discard does nothing to, the bytes that were there before
+    /// would come back otherwise. True if there was any.
+    pub(super) fn has_zeroed(&mut self, owner: u32) -> bool {
+        let Request::Through(through) = self.requests.get_mut(owner) else { return false };
+        let (Some(run), number) = (through.zeroes.take(), through.number) else { return false };
+        self.blocks.drop_range(run.start, run.end);
+        self.trust(number, Ok(()));
+        self.go_through(owner);
+        true
     }
 
     /// Takes a write in once nothing is below that goes over its range.

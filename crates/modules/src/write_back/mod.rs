@@ -6,7 +6,8 @@
 //!   `docs/design.md`, "Writes that end in memory");
 //! * what is **durable by itself** goes down as it is, and so do discards, zeroes, and what is longer than a part of the room. Such a change
 //!   waits for what is being written below where it lies, and holds up what is written there, so that no two changes of one place are
-//!   below at a time. What is here of its range is dropped when it has succeeded, and is as good as ever if it has not;
+//!   below at a time. What is here of its range is dropped when it has succeeded, and is as good as ever if it has not; before a **discard**, which
+//!   may do nothing, it is written below as zeroes;
 //! * a **read** has what is here over what is below, as it was when the read was submitted, and a block status tells it as data;
 //! * what **fails** to go down stays here, as the oldest of all: a flush that covers it fails, and every later one has it tried again. Nothing
 //!   is lost by that, as long as this lives. Writes for which there is no room fail then, too, since none is being made;
@@ -24,6 +25,7 @@ mod over;
 mod tests;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use thinwire_buffer::{PAGE_BYTES, Pool, Time};
@@ -151,6 +153,8 @@ struct Through {
     waits: Option<Io>,
     is_locked: bool,
     number: u64,
+    /// Of a discard: what is being zeroed first.
+    zeroes: Option<Range<u64>>,
 }
 
 /// What the pages of a range take, in bytes.
@@ -349,15 +353,27 @@ impl WriteBack {
 
     fn on_completion(&mut self, completion: Completion) {
         let owner = completion.token as u32;
+        if completion.result.is_ok() && self.has_zeroed(owner) {
+            return;
+        }
         let request = self.requests.remove(completion.token);
         debug_assert!(request.is_some(), "{owner} is not outstanding below");
         let Some(request) = request else { return };
         let result = completion.result;
         match request {
             Request::Write(_) => debug_assert!(false, "it is not below"),
-            Request::Through(Through { token, op, start, end, is_locked, number, .. }) => {
+            Request::Through(Through {
+                token, op, start, end, is_locked, number, waits, ..
+            }) => {
                 let forgets = self.canary == WriteBackCanary::DiscardForgets && op != Op::Write;
-                let covers = result.is_ok() && !forgets;
+                // What is discarded may stay as it was: what is here of it still goes down.
+                let stays = op == Op::Discard && self.canary != WriteBackCanary::DiscardUncovers;
+                let covers = result.is_ok() && !forgets && !stays;
+                let as_told = |error: IoError| match &waits {
+                    Some(io) => io.error(error.kind, error.module),
+                    None => error,
+                };
+                let result = result.map_err(as_told);
                 if covers || self.canary == WriteBackCanary::FailedThroughCovers {
                     self.blocks.drop_range(start, end);
                 }

@@ -77,7 +77,6 @@ struct Pending {
     first: u64,
     count: u64,
     submitted: u64,
-    stamp: u64,
     /// The disk has lost something since.
     is_doubtful: bool,
 }
@@ -170,10 +169,15 @@ impl World {
             for sector in first..first + count {
                 let change = Change { stamp, submitted, completed: u64::MAX, is_durable };
                 self.sectors[sector as usize].push(change);
+                if op == Op::Discard {
+                    // What was here of it is zero first.
+                    let zeroes = Change { stamp: 0, submitted, completed: u64::MAX, is_durable };
+                    self.sectors[sector as usize].push(zeroes);
+                }
             }
         }
         let is_doubtful = false;
-        let pending = Pending { op, first, count, submitted, stamp, is_doubtful };
+        let pending = Pending { op, first, count, submitted, is_doubtful };
         self.pending.push((self.next, pending));
         self.volume.submit(io);
     }
@@ -211,10 +215,8 @@ impl World {
                 _ => {
                     for sector in first..first + count {
                         let changes = &mut self.sectors[sector as usize];
-                        let change = changes.iter_mut().find(|change| {
-                            change.submitted == submitted && change.stamp == pending.stamp
-                        });
-                        change.expect("it is known").completed = now;
+                        let of_it = changes.iter_mut().filter(|of| of.submitted == submitted);
+                        of_it.for_each(|change| change.completed = now);
                     }
                 }
             }

@@ -161,8 +161,8 @@ fn what_goes_down_beside_what_goes_over_it_is_found() {
 fn busy(canary: WriteBackCanary) {
     let mut stage = Stage::new(canary);
     stage.write(0, 4096, 1);
-    let token = stage.submit(Op::Discard, 0, 8192, 0);
-    let through = stage.sent_one(Op::Discard, 0, 8192, 0);
+    let token = stage.submit(Op::WriteZeroes, 0, 8192, 0);
+    let through = stage.sent_one(Op::WriteZeroes, 0, 8192, 0);
     let flush = stage.flush();
     assert!(stage.polled().is_empty() && stage.sent().is_empty(), "two of one place are below");
     assert_eq!(stage.succeed(&through), [(token, true)]);
