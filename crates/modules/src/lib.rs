@@ -44,8 +44,8 @@
 //! * **Block status** is joined in order, up to the first answer that is shorter than what was asked. With
 //!   `one_extent` only the first volume is asked. It may be asked for less than was submitted.
 //! * **Payload** goes by reference: nothing is copied. Once warm nothing is allocated, but for the answer to
-//!   a block status that was cut. A counting allocator shows that of all [`MODULES`] (`disk_alloc.rs` of `runtime`), and of pools, of [`Integrity`] and of trees
-//!   (`tests/*_allocations.rs`); of [`Crypt`] and mirrors tests show only that nothing new is taken from the [`Pool`](thinwire_buffer::Pool).
+//!   a block status that was cut. A counting allocator shows that of all [`MODULES`] (`disk_alloc.rs` of `runtime`), and of all modules and all operations
+//!   over memory (`tests/allocations.rs`); what a pool allocates for blocks that it gives out and takes back is bounded there.
 //! * **Identity** is a hash of the module's name, of the identities of its volumes in their order, and of
 //!   what else makes its content another ([`IdentityHash`]), as options do.
 //! * **Options** are numbers, listed in the table with what each counts and takes ([`ModuleOption`]): one that is said has been
