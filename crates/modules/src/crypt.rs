@@ -78,6 +78,17 @@ pub struct Crypt {
     inbox: Vec<Completion>,
     outstanding: usize,
     copied_bytes: u64,
+    canary: CryptCanary,
+}
+
+/// A fault planted in it, which its tests must find.
+#[cfg_attr(not(test), allow(dead_code, reason = "tests plant them"))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum CryptCanary {
+    #[default]
+    None,
+    /// What the part says to be zero is said to be so here.
+    ClaimsZeroes,
 }
 
 /// An I/O below.
@@ -145,6 +156,7 @@ impl Crypt {
             inbox: Vec::new(),
             outstanding: 0,
             copied_bytes: 0,
+            canary: CryptCanary::None,
         })
     }
 
@@ -261,6 +273,9 @@ impl Layer for Crypt {
             Op::Write => self.write(io),
             Op::Read => self.hand_down(io, token, Kind::Read { offset }),
             Op::WriteZeroes => self.write_zeroes(io, offset),
+            Op::BlockStatus if self.canary == CryptCanary::ClaimsZeroes => {
+                self.hand_down(io, token, Kind::Plain);
+            }
             Op::BlockStatus => {
                 let mut answer = Completion::new(token, Ok(()));
                 answer.extents.push(Extent { len, hole: false, zero: false });

@@ -194,10 +194,22 @@ fn zeroes_are_written_in_pieces_of_noise() {
 
 #[test]
 fn all_is_data_and_nothing_is_said_to_be_zero() {
+    all_is_data(CryptCanary::None);
+}
+
+/// Rule 19: a copy that trusts it would leave out what reads as noise.
+#[test]
+#[should_panic(expected = "nobody below is asked")]
+fn zeroes_that_are_noise_are_found() {
+    all_is_data(CryptCanary::ClaimsZeroes);
+}
+
+fn all_is_data(canary: CryptCanary) {
     let (pool, puppet) = (Pool::new(1 << 20), Puppet::new(1, Puppet::GEOMETRY));
     let mut crypt = over(puppet.clone(), 512, &pool);
+    crypt.canary = canary;
     crypt.submit(Io::new(3, Op::BlockStatus, 512, 4096));
-    assert_eq!((puppet.take().len(), crypt.outstanding()), (0, 1));
+    assert_eq!((puppet.take().len(), crypt.outstanding()), (0, 1), "nobody below is asked");
     let done = polled_one(&mut crypt);
     assert_eq!((done.token, crypt.outstanding()), (3, 0));
     assert_eq!(done.extents, [Extent { len: 4096, hole: false, zero: false }]);

@@ -217,7 +217,6 @@ pub struct Trees {
 
 impl Trees {
     /// Plants a fault, for tests of what stands on trees.
-    #[cfg(test)]
     pub(crate) fn plant(&mut self, canary: TreeCanary) {
         self.canary = canary;
     }

@@ -71,7 +71,7 @@ use self::opening::Phase;
 use self::ops::Ops;
 use self::rows::{Mapping, NameRow, VolumeRow};
 use self::trim::Trim;
-use crate::meta::tree::{TreeRoot, Trees};
+use crate::meta::tree::{TreeCanary, TreeRoot, Trees};
 use crate::meta::{Label, Labels};
 
 pub use check::{PoolCheck, PoolFinding};
@@ -193,6 +193,12 @@ pub enum PoolCanary {
     CountsEarly,
     /// Commits behind a growth write the label of before it.
     KeepsOldLabel,
+    /// What was rolled back is known by what it was known by.
+    KeepsIncarnation,
+    /// A commit does not flush the data.
+    CommitsBeforeData,
+    /// What a commit frees is given out before that is durable.
+    ReusesEarly,
 }
 
 /// What is known of a volume.
@@ -269,7 +275,13 @@ pub struct ThinPool(Rc<RefCell<Core>>);
 impl ThinPool {
     /// Plants a fault, which tests must find.
     pub fn set_canary(&self, canary: PoolCanary) {
-        self.0.borrow_mut().canary = canary;
+        let core = &mut *self.0.borrow_mut();
+        core.canary = canary;
+        match canary {
+            PoolCanary::CommitsBeforeData => core.trees.plant(TreeCanary::CommitsBeforeData),
+            PoolCanary::ReusesEarly => core.trees.plant(TreeCanary::ReusesEarly),
+            _ => {}
+        }
     }
 
     /// Both are handles of the same pool.

@@ -89,6 +89,31 @@ fn what_makes_no_whole_is_named_with_its_reason() {
     }
 }
 
+/// Rule 17, where nothing else is wrong: neither is used, whichever is looked at first.
+#[test]
+fn of_twins_neither_is_used() {
+    twins(AssemblyCanary::None);
+}
+
+#[test]
+#[should_panic(expected = "one of two twins is used")]
+fn a_twin_that_is_used_is_found() {
+    twins(AssemblyCanary::TakesFirstTwin);
+}
+
+fn twins(canary: AssemblyCanary) {
+    let home = labels("home", 1, 3);
+    for order in [[0, 1, 2, 1], [1, 0, 1, 2], [2, 0, 1, 0]] {
+        let parts: Vec<_> = order.iter().map(|&nth: &usize| seen(&home[nth])).collect();
+        let error = assemble_with(&parts, canary).expect_err("one of two twins is used");
+        let first = order.iter().position(|nth| order.iter().filter(|n| *n == nth).count() > 1);
+        let last = order.iter().rposition(|nth| Some(nth) == first.map(|at| &order[at]));
+        let (Some(first), Some(last)) = (first, last) else { panic!("there are two") };
+        let uuid = home[order[first]].part().uuid;
+        assert_eq!(error, AssemblyError::Twins { places: [first, last], uuid });
+    }
+}
+
 #[test]
 fn what_cannot_be_labelled_is_refused() {
     let module = Module::find("linear").unwrap();

@@ -89,12 +89,26 @@ fn where_a_leg_was_left_is_known_however_long_it_is_away() {
 /// Rule 7: both are named, and neither is written.
 #[test]
 fn legs_that_were_served_apart_are_refused() {
+    served_apart(DecideCanary::None);
+}
+
+/// What was written to the other one since would be copied over.
+#[test]
+#[should_panic(expected = "two truths, and one is taken")]
+fn a_split_brain_of_which_one_is_taken_is_found() {
+    served_apart(DecideCanary::FirstOfTwo);
+}
+
+fn served_apart(canary: DecideCanary) {
+    let decide = |seen: &[_], degraded| {
+        decide_with(seen, OpeningWish { degraded, from: None, change: None }, canary)
+    };
     let apart = [
         state(7, &[5, 4], &[InSync, Behind { at: id(5).into() }]),
         state(8, &[5, 4], &[Behind { at: id(5).into() }, InSync]),
     ];
     for degraded in [false, true] {
-        let refusal = decide(&apart, degraded).unwrap_err();
+        let refusal = decide(&apart, degraded).expect_err("two truths, and one is taken");
         let generations = [id(7), id(8)];
         let drawn_at = [0, 0];
         assert_eq!(refusal, OpeningRefusal::SplitBrain { legs: [0, 1], generations, drawn_at });

@@ -203,6 +203,10 @@ impl Core {
         change.delete(row.blocks())?;
         let root = change.share(from.blocks())?.at;
         let (mapped, kept) = (from.mapped, row.kept.max(from.kept));
+        let incarnation = match self.canary {
+            PoolCanary::KeepsIncarnation => row.incarnation,
+            _ => incarnation,
+        };
         let row = VolumeRow { root, mapped, incarnation, shared_before: time, kept, ..row };
         let (volumes, _) = change.insert(self.volumes, volume, &row)?;
         change.apply()?;

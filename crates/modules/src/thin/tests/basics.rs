@@ -116,7 +116,19 @@ fn what_is_deleted_comes_back() {
 
 #[test]
 fn a_rollback_is_another_content() {
+    rolled_back(PoolCanary::None);
+}
+
+/// Rule 23: who remembers writes would send them again.
+#[test]
+#[should_panic(expected = "it is known by another")]
+fn a_rollback_that_nobody_notices_is_found() {
+    rolled_back(PoolCanary::KeepsIncarnation);
+}
+
+fn rolled_back(canary: PoolCanary) {
     let mut world = World::new(Setup::default());
+    world.pool.set_canary(canary);
     let volume = world.create(SIZE);
     world.open_volume(volume);
     world.write(volume, 0, 20);
@@ -132,7 +144,7 @@ fn a_rollback_is_another_content() {
     world.read_all(volume);
     let after = world.open[&volume].identity();
     assert_eq!(before.identity, after.identity);
-    assert_ne!(before.incarnation, after.incarnation);
+    assert_ne!(before.incarnation, after.incarnation, "it is known by another");
     world.write(volume, 2, 2);
     world.wait();
     world.read_all(snapshot);
