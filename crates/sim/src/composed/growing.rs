@@ -143,7 +143,7 @@ enum Stage {
     /// Those of a pool once more, behind its opening; or of what is cut as one.
     ReadingAgain(Assembly, Vec<Reader>),
     /// An opening is drawn.
-    Drawing(Assembly, OnPart, Box<WholeOpening>),
+    Drawing(Assembly, Box<OnPart>, Box<WholeOpening>),
     /// A pool is being read.
     Pool(ThinPool),
 }
@@ -323,7 +323,7 @@ impl Growing {
         let mut volumes = take_there(&mut self.parts);
         opening.begin(&mut volumes);
         self.parts = volumes.into_iter().map(Part::There).collect();
-        self.stage = Stage::Drawing(whole, on_part, Box::new(opening));
+        self.stage = Stage::Drawing(whole, Box::new(on_part), Box::new(opening));
         Ok(None)
     }
 
@@ -350,7 +350,7 @@ impl Growing {
             let child = Child::within(volume, part.data_start, part.data_bytes);
             parts.push(child.map_err(NotGrown::Refused)?.made_with(part.made_bytes));
         }
-        let built: Result<Box<dyn Volume>, _> = match on_part {
+        let built: Result<Box<dyn Volume>, _> = match *on_part {
             OnPart::Plain => over.module.open_over(parts, &over.options),
             OnPart::Encrypted(state) => {
                 let (part, cipher) = (parts.remove(0), Box::new(SimCipher));
