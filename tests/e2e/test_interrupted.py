@@ -82,6 +82,23 @@ def fill(lab, volume, seed):
     return content(lab, volume)
 
 
+def mirrors(lab, count):
+    """A description of a stripe over so many mirrors, and the files that are to be their legs, two by two."""
+    images, path = [lab.path(f"leg{nth}.img") for nth in range(2 * count)], lab.path("tree.toml")
+    with open(path, "w", encoding="utf-8") as file:
+        for nth in range(count):
+            file.write(f'[[volume]]\nname = "m{nth}"\nkind = "mirror"\nchildren = ["{images[2 * nth]}", "{images[2 * nth + 1]}"]\n')
+        children = ", ".join(f'"m{nth}"' for nth in range(count))
+        file.write(f'[[volume]]\nname = "both"\nkind = "stripe"\nlabels = true\nchildren = [{children}]\n')
+    return f"{path}#both", images
+
+
+def blank(lab, images):
+    for path in images:
+        run("rm", "-f", path)
+        image(lab, os.path.basename(path), LEG_MIB)
+
+
 def made_again(lab, top):
     """What was cut off is made by doing the same again, with --force for what it says has labels already."""
     for _ in range(4):
@@ -100,23 +117,11 @@ def made_again(lab, top):
 def a_tree_is_made(lab):
     """`volume create` of a stripe of two mirrors: killed before its end nothing opens as the whole, nor is it assembled; the same again makes it, with --force of what it
     names as half made."""
-    names, run_dir = [f"{name}.img" for name in "abcd"], ("--run-dir", lab.path("run"))
-    images = [lab.path(name) for name in names]
-    path = lab.path("tree.toml")
-    with open(path, "w", encoding="utf-8") as file:
-        for name, pair in ("one", images[:2]), ("two", images[2:]):
-            file.write(f'[[volume]]\nname = "{name}"\nkind = "mirror"\nchildren = ["{pair[0]}", "{pair[1]}"]\n')
-        file.write('[[volume]]\nname = "both"\nkind = "stripe"\nlabels = true\nchildren = ["one", "two"]\n')
-    top, half, whole = f"{path}#both", 0, 0
+    (top, images), run_dir, half, whole = mirrors(lab, 2), ("--run-dir", lab.path("run")), 0, 0
     steps = Steps(lab, "volume", "create", top)
-
-    def blank():
-        for name in names:
-            run("rm", "-f", lab.path(name))
-            image(lab, name, LEG_MIB)
-    blank()
+    blank(lab, images)
     for nth in steps.points():
-        blank()
+        blank(lab, images)
         if not steps.killed(nth):
             continue
         assembled = thinwire(lab, "volume", "assemble", *images, *run_dir, expect=None)
@@ -138,6 +143,19 @@ def a_tree_is_made(lab):
         check(data_of(images[0]) == data_of(images[1]) and data_of(images[2]) == data_of(images[3]), "legs differ")
     print(f"{half} half made, {whole} made")
     check(half >= FEW // 2, f"{half} of them were half made")
+
+
+@test(seconds=120)
+def what_is_made_already_is_refused(lab):
+    """`volume create` of what is there, over mirrors that are still being copied to: it lets go of them all together. One that waited for the first while the second stood still was not told of
+    its sync, and never ended."""
+    top, images = mirrors(lab, 4)
+    for _ in range(4):
+        blank(lab, images)
+        thinwire(lab, "volume", "create", top, "--run-dir", lab.path("run"))
+        for _ in range(2):
+            again = thinwire(lab, "volume", "create", top, "--run-dir", lab.path("run"), expect=1)
+            check("--force" in again.stderr, again.stderr)
 
 
 @test(seconds=240 if not EACH else 3600)

@@ -153,7 +153,7 @@ pub struct WorkStatus {
     pub percent: u8,
     /// Bytes that are left to be copied or checked at most, those of the scrub not among them.
     pub left: u64,
-    /// Bytes that were copied to legs since it was opened, of each leg; 0 of what is no mirror, and from a process of an earlier version.
+    /// Bytes that were copied to legs since it was opened, all together; 0 of what is no mirror, and from a process of an earlier version.
     #[serde(default)]
     pub copied: u64,
     /// It is growing: so many bytes of what it grows by are zeroed on all legs; null if it is not, of what is no mirror, and from a process of an

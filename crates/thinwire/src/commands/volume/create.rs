@@ -1,5 +1,7 @@
 //! `thinwire volume create`.
 
+use std::time::{Duration, Instant};
+
 use serde::Serialize;
 use thinwire_modules::meta::tree::NODE_BYTES;
 use thinwire_modules::meta::{
@@ -21,11 +23,14 @@ use crate::host::Host;
 use crate::labelled::check_leaves;
 use crate::last_resort::catch_signals;
 use crate::mirrored::{Entropy, seconds_now};
-use crate::open::{Ending, OpenVolume, VolumeOptions, let_go, let_go_failed, open_on};
+use crate::open::{Ending, OpenVolume, VolumeOptions, Wait, let_go, let_go_failed, open_on};
 use crate::output;
 use crate::rundir::SCHEMA;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
+
+/// So long one part is waited for while others end, too.
+const GLANCE: Duration = Duration::from_millis(2);
 
 /// A volume that is described with labels: its name, and what it is.
 struct Described<'a> {
@@ -124,6 +129,9 @@ fn create_one(
             parts.iter_mut().map(|part| let_go(&mut **part, Ending::Orderly)).collect();
         ended.into_iter().collect()
     };
+    if done.is_ok() || !has_written {
+        wind_up(&mut parts, signals);
+    }
     match done {
         Ok(whole) => end(&mut parts).map(|()| whole),
         Err(mut failure) => {
@@ -133,6 +141,29 @@ fn create_one(
             }
             parts.iter_mut().for_each(|part| let_go_failed(&mut **part, has_written));
             Err(failure)
+        }
+    }
+}
+
+/// What parts keep for themselves, as mirrors do, is brought in order together: nobody is told of a sync before all that began earlier on
+/// the same file system have been heard of, so who let go of one part while the others stand still would wait for ever. No longer than they may
+/// take, and not behind a signal.
+fn wind_up(parts: &mut [Box<dyn OpenVolume>], signals: &Signals) {
+    if parts.iter_mut().any(|part| part.volume().outstanding() > 0) {
+        return;
+    }
+    parts.iter_mut().for_each(|part| part.volume().wind_up());
+    let patience = parts.iter().map(|part| part.wind_up_patience()).max();
+    let (end, mut done) = (Instant::now() + patience.unwrap_or_default(), Vec::new());
+    while !parts.iter_mut().all(|part| part.volume().is_wound_up()) {
+        if Instant::now() >= end || signals.take().is_some() {
+            return;
+        }
+        for part in &mut *parts {
+            if part.turn(Wait::Until(Instant::now() + GLANCE)).is_err() {
+                return;
+            }
+            part.volume().poll(&mut done);
         }
     }
 }
@@ -365,4 +396,131 @@ pub(super) fn read_from(
 /// Nobody has it, nor will.
 pub(super) fn new_uuid() -> [u8; 16] {
     *entropy_bytes().first_chunk().expect("there are 32")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::os::fd::BorrowedFd;
+    use std::rc::Rc;
+
+    use thinwire_buffer::Pool;
+    use thinwire_frontend::Face;
+    use thinwire_volume::{Geometry, Identity, Volume};
+
+    use super::*;
+    use crate::attachment::shown::Shown;
+    use crate::open::{Unheard, VolumeHealth};
+    use crate::testing::MemoryVolume;
+
+    const PATIENCE: Duration = Duration::from_millis(300);
+
+    /// Is in order once another has been turned behind it: what was synced is told of when the syncs of others have been heard of.
+    struct Leaning {
+        inner: MemoryVolume,
+        turns: Rc<Cell<u32>>,
+        others: Rc<Cell<u32>>,
+        /// Turns of the other when it was asked.
+        asked: Option<u32>,
+    }
+
+    impl Volume for Leaning {
+        fn geometry(&self) -> Geometry {
+            self.inner.geometry()
+        }
+
+        fn identity(&self) -> Identity {
+            self.inner.identity()
+        }
+
+        fn submit(&mut self, io: Io) {
+            self.inner.submit(io);
+        }
+
+        fn poll(&mut self, done: &mut Vec<Completion>) {
+            self.inner.poll(done);
+        }
+
+        fn outstanding(&self) -> usize {
+            self.inner.outstanding()
+        }
+
+        fn copied_bytes(&self) -> u64 {
+            0
+        }
+
+        fn wind_up(&mut self) {
+            self.asked.get_or_insert(self.others.get());
+        }
+
+        fn is_wound_up(&self) -> bool {
+            self.asked.is_some_and(|turns| self.others.get() > turns)
+        }
+    }
+
+    impl OpenVolume for Leaning {
+        fn volume(&mut self) -> &mut dyn Volume {
+            self
+        }
+
+        fn block_bytes(&self) -> u32 {
+            self.inner.block_bytes()
+        }
+
+        fn pool(&self) -> &Pool {
+            self.inner.pool()
+        }
+
+        fn turn(&mut self, _: Wait) -> Outcome<bool> {
+            self.turns.set(self.turns.get() + 1);
+            Ok(false)
+        }
+
+        fn show(&mut self, _: Box<dyn Face>) -> Outcome<Shown> {
+            unreachable!("it is not shown here")
+        }
+
+        fn watch(&mut self, _: BorrowedFd<'_>) -> Outcome {
+            Ok(())
+        }
+
+        fn health(&self) -> VolumeHealth {
+            VolumeHealth::local()
+        }
+
+        fn wind_up_patience(&self) -> Duration {
+            PATIENCE
+        }
+
+        fn close(&mut self, _: Ending) -> Outcome<Unheard> {
+            Ok(Unheard::default())
+        }
+    }
+
+    fn leaning(turns: &Rc<Cell<u32>>, others: &Rc<Cell<u32>>) -> Box<dyn OpenVolume> {
+        let (turns, others) = (turns.clone(), others.clone());
+        Box::new(Leaning { inner: MemoryVolume::new(4096, 512), turns, others, asked: None })
+    }
+
+    #[test]
+    fn parts_that_wait_for_each_other_end_together() {
+        let (one, two) = (Rc::default(), Rc::default());
+        let mut parts = [leaning(&one, &two), leaning(&two, &one)];
+        wind_up(&mut parts, &Signals::none());
+        assert!(parts.iter_mut().all(|part| part.volume().is_wound_up()));
+    }
+
+    #[test]
+    fn who_does_not_come_in_order_is_not_waited_for_longer_than_it_may_take() {
+        let (one, nobody) = (Rc::default(), Rc::default());
+        let mut parts = [leaning(&one, &nobody)];
+        let begun = Instant::now();
+        wind_up(&mut parts, &Signals::none());
+        assert!(begun.elapsed() >= PATIENCE && !parts[0].volume().is_wound_up());
+        // Whose I/O is under way is not asked at all.
+        parts[0].volume().submit(Io::new(0, Op::Read, 0, 512));
+        let turns = one.get();
+        wind_up(&mut parts, &Signals::none());
+        assert_eq!(one.get(), turns);
+    }
 }
