@@ -35,6 +35,7 @@ ALONE = {
     "volumes.a_gateway_is_stopped_while_it_waits": "a promise of seconds",
     "qos.limits_are_kept": "I/Os in a second",
     "qos.limits_of_an_export": "I/Os in a second",
+    "qos.several_share_one_budget": "I/Os in a second",
 }
 
 # Of these, those in which nothing happens: beside each other they are as alone as one of them is.

@@ -106,7 +106,7 @@ pub use linear::Linear;
 pub use manual::{MANUAL, ManualPage};
 pub use metered::{METER_WINDOW, Meter, MeterRates, MeterReport, Metered, NodeStage, StageClock};
 pub use options::{ModuleOption, OptionUnit, Options};
-pub use qos::{Qos, QosLimit, QosLimits};
+pub use qos::{Qos, QosBudget, QosCanary, QosLimit, QosLimits};
 pub use readonly::Readonly;
 pub use shape::{IdentityHash, common_geometry};
 pub use slice::Slice;

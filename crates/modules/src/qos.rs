@@ -1,19 +1,22 @@
 //! [`Qos`]: a volume of which only so much is taken in a second.
 
+mod budget;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use thinwire_buffer::Time;
 use thinwire_volume::{Completion, Geometry, Io, Layer, Op, Volume};
 
+pub use self::budget::{QosBudget, QosCanary};
 use crate::{
     Below, Child, Composite, IdentityHash, Layout, Module, ModuleError, ModuleOption, OptionUnit,
     Options, common_geometry,
 };
 
+/// So often is looked whether something that waits may go.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// What is saved up at most while nobody wants anything, unless it is said.
 const BURST_MS: u64 = 100;
 
@@ -50,12 +53,28 @@ const BURST: ModuleOption = ModuleOption {
     multiple_of: 1,
     unit: OptionUnit::Milliseconds,
 };
+const SHARE: ModuleOption = ModuleOption {
+    name: "share",
+    help: "those of one number share all limits",
+    bounds: 1..=65_535,
+    multiple_of: 1,
+    unit: OptionUnit::Number,
+};
 
 pub(super) const MODULE: Module = Module {
     name: Whole::NAME,
     help: "a volume of which only so much is taken in a second",
     children: 1..=1,
-    options: &[IOPS, READ_IOPS, WRITE_IOPS, BANDWIDTH, READ_BANDWIDTH, WRITE_BANDWIDTH, BURST],
+    options: &[
+        IOPS,
+        READ_IOPS,
+        WRITE_IOPS,
+        BANDWIDTH,
+        READ_BANDWIDTH,
+        WRITE_BANDWIDTH,
+        BURST,
+        SHARE,
+    ],
     ios_each_max: 1,
     keeps: None,
     build: |children, options| {
@@ -64,7 +83,7 @@ pub(super) const MODULE: Module = Module {
         Ok(match limits.is_unlimited() {
             // Nothing is in between, not even a question.
             true => Box::new(whole),
-            false => Box::new(Qos::limit(whole, &limits)),
+            false => Box::new(Qos::limit(whole, QosBudget::new(limits))),
         })
     },
 };
@@ -113,14 +132,33 @@ impl QosLimits {
         }
     }
 
+    /// What this option says becomes another: none is no limit, and of the burst what it is unless it is said. Others are none of these.
+    pub fn set(&mut self, option: &ModuleOption, value: Option<u64>) {
+        let QosLimits { all, reads, writes, burst } = self;
+        let limit = match option.name {
+            name if name == IOPS.name => &mut all.iops,
+            name if name == READ_IOPS.name => &mut reads.iops,
+            name if name == WRITE_IOPS.name => &mut writes.iops,
+            name if name == BANDWIDTH.name => &mut all.bandwidth,
+            name if name == READ_BANDWIDTH.name => &mut reads.bandwidth,
+            name if name == WRITE_BANDWIDTH.name => &mut writes.bandwidth,
+            name if name == BURST.name => {
+                *burst = Duration::from_millis(value.unwrap_or(BURST_MS));
+                return;
+            }
+            _ => return,
+        };
+        *limit = value.unwrap_or(0);
+    }
+
     /// There is none.
     pub fn is_unlimited(&self) -> bool {
         [self.all, self.reads, self.writes] == [QosLimit::default(); 3]
     }
 }
 
-/// A volume of which only so much is taken in a second; the rest waits here, in the order in which it was submitted: reads among
-/// reads, writes among writes, and of both the older one, as far as the limits of both let it go. So it is bounded by what is submitted.
+/// A volume of which only so much is taken in a second, alone or together with others that draw on the same [`QosBudget`]; the rest waits there, in the order in which it was submitted:
+/// reads among reads, writes among writes, and of both the older one, as far as the limits of both let it go. So it is bounded by what is submitted.
 ///
 /// Each limit is a token bucket, which is full after `burst` without I/O. What has no data (discards, write-zeroes, block status) counts as one
 /// I/O of no bytes. An I/O starts when no bucket is empty, however long it is: what it takes more than there was is owed, and the next
@@ -129,62 +167,50 @@ impl QosLimits {
 /// To be told the time ([`Volume::turn`]): between two of these nothing is filled. Allocates when more waits than ever before, and else never.
 pub struct Qos {
     below: Composite<Whole>,
-    all: Buckets,
-    ways: [Way; 2],
-    burst: Duration,
-    /// The last that was told; none before the first time, when all buckets are full.
-    now: Option<Time>,
-    /// Counts I/Os that had to wait.
-    waited: u64,
+    budget: QosBudget,
+    member: u32,
 }
-
-/// One direction.
-struct Way {
-    buckets: Buckets,
-    /// With their numbers among all that had to wait.
-    waiting: VecDeque<(u64, Io)>,
-}
-
-const READS: usize = 0;
-const WRITES: usize = 1;
 
 impl Qos {
-    /// Over the only volume of `children`.
+    /// Over the only volume of `children`, with a budget of its own.
     ///
     /// # Errors
     /// It is not the only one, or takes less in an I/O than one of its blocks.
     pub fn new(children: Vec<Box<dyn Volume>>, limits: &QosLimits) -> Result<Self, ModuleError> {
-        Ok(Qos::limit(Whole::over(Child::all(children))?, limits))
+        Qos::over(Child::all(children), &QosBudget::new(*limits))
     }
 
-    fn limit(below: Composite<Whole>, limits: &QosLimits) -> Self {
-        let way = |limit| Way { buckets: Buckets::new(limit), waiting: VecDeque::new() };
-        Qos {
-            below,
-            all: Buckets::new(limits.all),
-            ways: [way(limits.reads), way(limits.writes)],
-            burst: limits.burst,
-            now: None,
-            waited: 0,
-        }
+    /// Over the only volume of `children`, which draws on that budget.
+    ///
+    /// # Errors
+    /// As [`Qos::new`].
+    pub fn over(children: Vec<Child>, budget: &QosBudget) -> Result<Self, ModuleError> {
+        Ok(Qos::limit(Whole::over(children)?, budget.clone()))
     }
 
-    /// When the first of those that wait in one direction can go, as it looks now.
-    fn ready_at(&self, way: usize) -> Time {
-        self.all.ready_at().max(self.ways[way].buckets.ready_at())
+    fn limit(below: Composite<Whole>, budget: QosBudget) -> Self {
+        let member = budget.join();
+        Qos { below, budget, member }
     }
 
-    fn charge(&mut self, way: usize, io: &Io) {
-        let bytes = if matches!(io.op, Op::Read | Op::Write) { io.len } else { 0 };
-        self.all.charge(bytes);
-        self.ways[way].buckets.charge(bytes);
+    /// What users call it.
+    pub const NAME: &'static str = Whole::NAME;
+
+    /// It says a limit, which may become another while a volume is open.
+    pub fn is_limit(option: &ModuleOption) -> bool {
+        option.name != SHARE.name
     }
 
-    /// The direction whose first goes next, if one can: the older of both.
-    fn next_way(&self, now: Time) -> Option<usize> {
-        let first = |way: &usize| self.ways[*way].waiting.front().map(|(number, _)| *number);
-        let can_go = |way: &usize| first(way).is_some() && self.ready_at(*way) <= now;
-        [READS, WRITES].into_iter().filter(can_go).min_by_key(first)
+    /// The limits that these options say, and the number of the budget that they share with others that say the same number; none if that is no volume
+    /// of this kind.
+    pub fn limits_of(module: &Module, options: &Options) -> Option<(QosLimits, Option<u64>)> {
+        (*module == MODULE).then(|| (QosLimits::of(options), options.get(&SHARE)))
+    }
+}
+
+impl Drop for Qos {
+    fn drop(&mut self) {
+        self.budget.leave(self.member);
     }
 }
 
@@ -201,18 +227,12 @@ impl Layer for Qos {
 
     #[inline]
     fn take(&mut self, io: Io) {
-        let way = match io.op {
-            Op::Read | Op::BlockStatus => READS,
-            Op::Write | Op::WriteZeroes | Op::Discard => WRITES,
-            Op::Flush | Op::Cut | Op::LoadWriter | Op::StoreWriter => return self.below.submit(io),
-        };
-        let now = self.now.unwrap_or(Time::ZERO + self.burst);
-        if self.ways[way].waiting.is_empty() && self.ready_at(way) <= now {
-            self.charge(way, &io);
+        if matches!(io.op, Op::Flush | Op::Cut | Op::LoadWriter | Op::StoreWriter) {
             return self.below.submit(io);
         }
-        self.ways[way].waiting.push_back((self.waited, io));
-        self.waited += 1;
+        if let Some(io) = self.budget.take(self.member, io) {
+            self.below.submit(io);
+        }
     }
 
     #[inline]
@@ -221,8 +241,7 @@ impl Layer for Qos {
     }
 
     fn taken(&self) -> usize {
-        let waiting: usize = self.ways.iter().map(|way| way.waiting.len()).sum();
-        waiting + self.below.outstanding()
+        self.budget.held(self.member) + self.below.outstanding()
     }
 
     fn own_is_timed(&self) -> bool {
@@ -230,95 +249,19 @@ impl Layer for Qos {
     }
 
     fn own_turn(&mut self, now: Time) -> Time {
-        if self.now.is_none() {
-            // What went before anybody knew the time counts from here.
-            let start = Time::ZERO + self.burst;
-            self.buckets().for_each(|bucket| bucket.move_by(now.since(start), start.since(now)));
-        }
-        self.now = Some(now);
-        let full = now - self.burst;
-        self.buckets().for_each(|bucket| bucket.fill(full));
+        self.budget.turn(now);
         let mut has_sent = false;
-        while let Some(way) = self.next_way(now) {
-            let Some((_, io)) = self.ways[way].waiting.pop_front() else { break };
-            self.charge(way, &io);
+        while let Some(io) = self.budget.next_granted(self.member) {
             self.below.submit(io);
             has_sent = true;
         }
-        if has_sent {
-            return now;
-        }
-        let waits = |way: &usize| !self.ways[*way].waiting.is_empty();
-        let next = [READS, WRITES].into_iter().filter(waits).map(|way| self.ready_at(way));
-        next.min().unwrap_or(Time::NEVER)
-    }
-}
-
-impl Qos {
-    fn buckets(&mut self) -> impl Iterator<Item = &mut Bucket> {
-        let Qos { all, ways: [reads, writes], .. } = self;
-        let all = [all, &mut reads.buckets, &mut writes.buckets];
-        all.into_iter().flat_map(|buckets| [&mut buckets.ios, &mut buckets.bytes])
-    }
-}
-
-/// Those of a limit.
-struct Buckets {
-    ios: Bucket,
-    bytes: Bucket,
-}
-
-impl Buckets {
-    fn new(limit: QosLimit) -> Self {
-        Buckets { ios: Bucket::new(limit.iops), bytes: Bucket::new(limit.bandwidth) }
-    }
-
-    fn ready_at(&self) -> Time {
-        self.ios.paid_until.max(self.bytes.paid_until)
-    }
-
-    fn charge(&mut self, bytes: u64) {
-        self.ios.charge(1);
-        self.bytes.charge(bytes);
-    }
-}
-
-/// A token bucket, kept as the time until which what was taken pays for: before that it is empty, and the further that lies back, the more
-/// is in it.
-struct Bucket {
-    /// A second; 0 is as much as anybody wants.
-    rate: u64,
-    paid_until: Time,
-    /// What of a nanosecond is paid besides, as a part of `rate`.
-    rest: u64,
-}
-
-impl Bucket {
-    fn new(rate: u64) -> Self {
-        Bucket { rate, paid_until: Time::ZERO, rest: 0 }
-    }
-
-    fn charge(&mut self, count: u64) {
-        if self.rate == 0 {
-            return;
-        }
-        let (whole, rate) =
-            (u128::from(count) * 1_000_000_000 + u128::from(self.rest), u128::from(self.rate));
-        self.rest = (whole % rate) as u64;
-        let nanos = u64::try_from(whole / rate).unwrap_or(u64::MAX);
-        self.paid_until = self.paid_until + Duration::from_nanos(nanos);
-    }
-
-    /// It is not fuller than when it was paid until then.
-    fn fill(&mut self, full: Time) {
-        if self.paid_until < full {
-            (self.paid_until, self.rest) = (full, 0);
-        }
-    }
-
-    fn move_by(&mut self, later: Duration, earlier: Duration) {
-        if self.rate > 0 {
-            self.paid_until = self.paid_until + later - earlier;
+        match has_sent {
+            true => now,
+            // Others may have gone first by then, and other limits may hold long before: it asks again.
+            false => match self.budget.ready_at(self.member) {
+                Time::NEVER => Time::NEVER,
+                ready => ready.min(now + LOOK_EVERY),
+            },
         }
     }
 }

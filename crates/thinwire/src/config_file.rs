@@ -210,6 +210,7 @@ pub(crate) struct FileVolume {
     pub read_bandwidth: Option<Spanned<FileValue>>,
     pub write_bandwidth: Option<Spanned<FileValue>>,
     pub burst_ms: Option<Spanned<FileValue>>,
+    pub share: Option<Spanned<FileValue>>,
     pub write_back: Option<Spanned<FileValue>>,
     pub max_age_ms: Option<Spanned<FileValue>>,
     pub leg_timeout_ms: Option<Spanned<FileValue>>,
@@ -229,11 +230,11 @@ pub(crate) struct FileVolume {
 
 impl FileVolume {
     /// The options of modules, of all kinds, and what is said of each.
-    pub fn options(&self) -> [(&'static str, Option<&Spanned<FileValue>>); 25] {
+    pub fn options(&self) -> [(&'static str, Option<&Spanned<FileValue>>); 26] {
         let FileVolume { name: _, kind: _, children: _, labels: _, key: _, block, .. } = self;
         let FileVolume { chunk, offset, size, .. } = self;
         let FileVolume { iops, read_iops, write_iops, .. } = self;
-        let FileVolume { bandwidth, read_bandwidth, write_bandwidth, burst_ms, .. } = self;
+        let FileVolume { bandwidth, read_bandwidth, write_bandwidth, burst_ms, share, .. } = self;
         let FileVolume { write_back, max_age_ms, leg_timeout_ms, .. } = self;
         let FileVolume { read_ms, write_ms, reads, writes, flushes, .. } = self;
         let FileVolume { lost, misdirected, flipped, from, to, seed, .. } = self;
@@ -249,6 +250,7 @@ impl FileVolume {
             ("read_bandwidth", read_bandwidth),
             ("write_bandwidth", write_bandwidth),
             ("burst_ms", burst_ms),
+            ("share", share),
             ("write_back", write_back),
             ("max_age_ms", max_age_ms),
             ("leg_timeout_ms", leg_timeout_ms),

@@ -13,6 +13,7 @@ use thinwire_link::LinkSpec;
 use thinwire_runtime::shard::{Shard, SharedShard};
 use thinwire_runtime::steering::Lanes;
 
+use crate::budgets::OpenBudgets;
 use crate::cuts::OpenCuts;
 use crate::error::{Failure, Outcome};
 use crate::growth::OpenWholes;
@@ -35,6 +36,7 @@ pub struct Host {
     pools: Rc<Pools>,
     cuts: Rc<OpenCuts>,
     wholes: Rc<OpenWholes>,
+    budgets: Rc<OpenBudgets>,
 }
 
 struct HostLinks {
@@ -59,7 +61,8 @@ impl Host {
     /// A shard that has links already; those in `open`, with their numbers, let frames of `lanes` in.
     pub fn on(shard: SharedShard, lanes: Lanes, open: Vec<(LinkSpec, usize)>) -> Self {
         let links = Rc::new(RefCell::new(HostLinks { lanes, open, found: Vec::new() }));
-        Host { shard, links, pools: Rc::default(), cuts: Rc::default(), wholes: Rc::default() }
+        let (pools, cuts, wholes, budgets) = Default::default();
+        Host { shard, links, pools, cuts, wholes, budgets }
     }
 
     /// The shard, to look at.
@@ -85,6 +88,11 @@ impl Host {
     /// Volumes with labels that are open here for writing, and can be had to grow.
     pub fn wholes(&self) -> &OpenWholes {
         &self.wholes
+    }
+
+    /// What volumes that are open here may take in a second.
+    pub fn budgets(&self) -> &OpenBudgets {
+        &self.budgets
     }
 
     /// Where buffers come from.

@@ -20,6 +20,7 @@ use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::{ErrorKind, Io, Op, Token, Volume, Work};
 
 use crate::adoption::{Adoptions, adopt};
+use crate::budgets::{NodeBudget, open_over};
 use crate::crypted::{Unlocked, takes_key, unlock};
 use crate::error::{Failure, Outcome};
 use crate::growth::{Grown, GrowthNotes};
@@ -79,12 +80,12 @@ pub fn open_whole(
     host: &Host,
     described: Described<'_>,
     specs: &[VolumeSpec],
-    (mut children, cuts): (Vec<Box<dyn Volume>>, Option<ToCut>),
+    (mut children, cuts, budget): (Vec<Box<dyn Volume>>, Option<ToCut>, Option<NodeBudget>),
     by: &Opening<'_>,
 ) -> Outcome<(Box<dyn Volume>, Option<WholeGrowth>)> {
     let cuts = cuts.filter(|_| is_written(&children, by.read_only));
     let whole = assemble_whole(host, described, specs, &mut children, by)?;
-    build(host, described, specs, (children, cuts), (whole, by.read_only))
+    build(host, described, specs, (children, cuts, budget), (whole, by.read_only))
 }
 
 /// Nothing stands in the way of writing all of these.
@@ -100,7 +101,7 @@ pub fn build(
     host: &Host,
     (module, options, _): Described<'_>,
     specs: &[VolumeSpec],
-    (children, cuts): (Vec<Box<dyn Volume>>, Option<ToCut>),
+    (children, cuts, budget): (Vec<Box<dyn Volume>>, Option<ToCut>, Option<NodeBudget>),
     ((whole, on_part, written), read_only): (OpenedWhole, bool),
 ) -> Outcome<(Box<dyn Volume>, Option<WholeGrowth>)> {
     let mut places: Vec<_> = children.into_iter().map(Some).collect();
@@ -148,7 +149,7 @@ pub fn build(
                 Box::new(sums) as Box<dyn Volume>
             })
         }
-        None => module.open_over(parts, options),
+        None => open_over(module, parts, options, budget.as_ref()),
     };
     let opened = opened.map_err(|e| unfit(&whole, specs, e))?;
     let growth = match doors.is_empty() {

@@ -22,6 +22,7 @@ mod adoption;
 pub mod aoe;
 pub mod attachment;
 pub mod bench;
+mod budgets;
 pub mod caretaker;
 pub mod carries;
 pub mod cli;

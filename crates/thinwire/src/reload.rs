@@ -291,7 +291,12 @@ pub(crate) fn is_of_open_pool(export: &ExportSpec, staying: &[&ExportSpec]) -> b
         let others = staying.iter().filter(|other| other.name != export.name);
         others.into_iter().any(|other| other.volume.shares_pool_with(of.volume))
     };
-    !uses.is_empty() && export.volume.over_pools().leaves().is_empty() && uses.iter().all(is_open)
+    // A budget that others share is on their shard, which may be another than that of the pool.
+    let is_alone = export.volume.shares().is_empty();
+    is_alone
+        && !uses.is_empty()
+        && export.volume.over_pools().leaves().is_empty()
+        && uses.iter().all(is_open)
 }
 
 /// What differs in how the same volume is opened.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
-use thinwire_modules::{Cache, Module, Options};
+use thinwire_modules::{Cache, Module, Options, Qos};
 
 use crate::config_file::{ConfigFile, FileVolume};
 use crate::crypted::takes_key;
@@ -268,6 +268,8 @@ impl Trees {
             let set = set_option(&mut options, option, &words);
             set.map_err(|why| wrong(format!("`{name} = {words}`: {why}")))?;
         }
+        self.check_share(module, &options, name.get_ref())
+            .map_err(|why| file.wrong(kind.span(), why))?;
         let labels = volume.get_ref().labels.unwrap_or(module.keeps.is_some());
         if labels && Cache::bytes_of(module, &options).is_some() {
             let why = "a cache keeps nothing on its part, and is told other sizes later: leave `labels` away, or give them to what it stands on";
@@ -287,6 +289,22 @@ impl Trees {
             folder: file.folder().to_owned(),
         });
         Ok(())
+    }
+
+    /// Those that share a budget have the same limits.
+    fn check_share(&self, module: &Module, options: &Options, name: &str) -> Result<(), String> {
+        let Some((limits, Some(share))) = Qos::limits_of(module, options) else { return Ok(()) };
+        let differs = |of: &&Described| {
+            let theirs = Qos::limits_of(of.module, &of.options);
+            matches!(theirs, Some((theirs, Some(other))) if other == share && theirs != limits)
+        };
+        match self.described.iter().find(differs) {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "`{name}` and `{}` ({}) have share = {share}, and other limits: say the same of all of one share, or other numbers",
+                other.name, other.places[0]
+            )),
+        }
     }
 
     fn described(&self, name: &str) -> Option<&Described> {

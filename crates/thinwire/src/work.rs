@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thinwire_volume::{MirrorReport, ScrubReport, Work, WorkPace};
 
+pub use crate::budgets::LimitsStatus;
+use crate::budgets::{self, NewLimit};
 use crate::control::{self, IoStatus, Response};
 use crate::opened::OutlineNode;
 use crate::output;
@@ -35,6 +37,11 @@ pub enum WorkAction {
     Pause,
     /// It goes on.
     Resume,
+    /// It is of kind `qos`, and these limits hold from now on.
+    Limits {
+        /// Of each the name, and none for no limit.
+        limits: Vec<NewLimit>,
+    },
     /// It becomes as large as what it is made of has become, and first all that that is.
     Grow,
     /// It is a mirror, and has this leg no more.
@@ -142,6 +149,9 @@ pub struct NodeStatus {
     pub io: Option<IoStatus>,
     /// What it does for itself; null if it is nothing that does.
     pub work: Option<WorkStatus>,
+    /// What of it is taken in a second; null of other kinds than `qos`.
+    #[serde(default)]
+    pub limits: Option<LimitsStatus>,
 }
 
 /// What a volume does for itself.
@@ -288,6 +298,19 @@ pub fn perform(ask: &WorkAsk, outline: &[OutlineNode], show: ShowWorks<'_>) -> R
         WorkAction::Scrub { .. } => not_below_mirrors(tree),
         _ => tree.iter().filter_map(|node| node.whole).collect(),
     };
+    if let WorkAction::Limits { limits } = action {
+        let Some(budget) = &outline[at].budget else {
+            let kind = outline[at].kind;
+            return refused(format!(
+                "{} is of kind {kind}, and only volumes of kind qos have limits",
+                ask.volume.name
+            ));
+        };
+        if let Err(why) = budgets::change(budget, limits) {
+            return refused(why);
+        }
+        return Response::Volume { nodes: draw(tree, show) };
+    }
     if wanted.is_empty() && *action != WorkAction::Status {
         return refused(
             "there is neither a mirror nor a volume of kind integrity in it: it does nothing for itself".into(),
@@ -343,7 +366,7 @@ fn act(work: &mut dyn Work, action: &WorkAction, percent: Option<u8>) {
         WorkAction::Scrub { from } => work.begin_scrub(*from),
         WorkAction::Stop => work.end_scrub(),
         WorkAction::Resync | WorkAction::Resume => work.try_now(),
-        WorkAction::Status | WorkAction::Pause => {}
+        WorkAction::Status | WorkAction::Pause | WorkAction::Limits { .. } => {}
         // Not here.
         WorkAction::Grow
         | WorkAction::Remove { .. }
@@ -402,6 +425,7 @@ fn statuses(tree: &[OutlineNode], works: &Works) -> Vec<NodeStatus> {
                 if matches!(node.state, None | Some("attached")) { io } else { io.at_rest() }
             }),
             work: work.map(|(status, _)| status.clone()),
+            limits: node.budget.as_ref().map(LimitsStatus::of_node),
         });
     }
     found
@@ -445,6 +469,9 @@ impl NodeStatus {
         }
         // The rest of it is in the log.
         said.extend(self.why.as_ref().map(|why| first_words(why)));
+        if let Some(limits) = &self.limits {
+            limits.describe(&mut said);
+        }
         if let Some(work) = &self.work {
             work.describe(&self.kind, &mut said);
         }

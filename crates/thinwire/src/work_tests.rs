@@ -9,6 +9,8 @@ use thinwire_volume::testing::Puppet;
 use thinwire_volume::{Io, LegAbsence, LegReport, LegStanding, Op, Scrub, Volume};
 
 use super::*;
+use crate::budgets::OpenBudgets;
+use crate::uri::VolumeSpec;
 
 /// Something that works for itself, and keeps what it is told.
 #[derive(Default)]
@@ -135,6 +137,38 @@ fn what_is_asked_is_done_to_all_that_a_volume_is_made_of_and_to_nothing_else() {
     // That of a scrub says nothing of whether it is paused.
     ask(&mut works, &outline, "other", WorkAction::Scrub { from: 0 }, Some(100));
     assert_eq!((works[2].pace.is_paused, works[2].pace.percent), (true, 100));
+}
+
+#[test]
+fn limits_are_those_of_a_volume_that_has_some() {
+    let spec: VolumeSpec = "qos:[memory:1M]?iops=5".parse().unwrap();
+    let budget = OpenBudgets::default().of(&spec).unwrap();
+    let slow = OutlineNode { budget: budget.clone(), ..node(1, "slow", "qos", 0, None) };
+    let outline = [node(0, "all", "linear", 0, None), slow, node(2, "a", "file", 0, None)];
+    let tell = |name: &str, limit: (&str, Option<u64>)| {
+        let limits = vec![(limit.0.to_owned(), limit.1)];
+        ask(&mut [], &outline, name, WorkAction::Limits { limits }, None)
+    };
+    let now = nodes(tell("slow", ("bandwidth", Some(4096))));
+    assert!(now[0].describe().contains("iops 5, bandwidth 4 KiB, until it is opened again"));
+    assert_eq!(budget.unwrap().budget.limits().all.bandwidth, 4096);
+    // Whoever asks for all sees it.
+    let all = nodes(ask(&mut [], &outline, "all", WorkAction::Status, None));
+    assert_eq!(
+        all.iter().map(|node| node.limits.is_some()).collect::<Vec<_>>(),
+        [false, true, false]
+    );
+    for (name, limit, why) in [
+        ("all", ("iops", None), "of kind linear"),
+        ("slow", ("iops", Some(0)), "iops is 1 to"),
+        ("slow", ("chunk", Some(1)), "chunk"),
+        ("nobody", ("iops", None), "no volume nobody open"),
+    ] {
+        match tell(name, limit) {
+            Response::Refused { why: said } => assert!(said.contains(why), "{said}"),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

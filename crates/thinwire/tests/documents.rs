@@ -14,7 +14,7 @@ use thinwire::control::{
     State, TargetCounters, TargetState, WriterStatus,
 };
 use thinwire::rundir::SCHEMA;
-use thinwire::work::{NodeStatus, WorkStatus};
+use thinwire::work::{LimitsStatus, NodeStatus, WorkStatus};
 use thinwire_target::Limit;
 
 const DOCUMENTS: [&str; 16] = [
@@ -422,9 +422,10 @@ fn the_json_of_status_is_what_its_document_says() {
     let mirror_leg =
         MirrorLegStatus { standing: String::new(), lacks: 0, retry_s: None, why: None };
     let node = NodeStatus { io: None, ..NodeStatus::default() };
-    let all: [(&str, Vec<String>); 24] = [
+    let all: [(&str, Vec<String>); 25] = [
         ("### A volume in a tree", keys(&node)),
         ("### The I/Os of a volume", keys(&IoStatus::default())),
+        ("### The limits of a volume", keys(&LimitsStatus::default())),
         ("### The work of a volume", keys(&WorkStatus::default())),
         ("### An attachment", keys(&attachment)),
         ("### A path", keys(&path)),

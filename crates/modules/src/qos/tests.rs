@@ -1,5 +1,7 @@
 //! How much is taken in a second of simulated time, in which order, and what waits for nothing.
 
+mod shared;
+
 use thinwire_buffer::{Pool, SegList};
 
 use super::*;
@@ -148,7 +150,9 @@ fn what_is_longer_than_the_burst_is_owed() {
     assert_eq!(puppet.take().len(), 1, "it is never too long");
     volume.submit(io(2, Op::Read, 512));
     let paid = now + Duration::from_secs(1) - burst;
-    assert_eq!((volume.turn(now), puppet.take().len()), (paid, 0));
+    assert_eq!((volume.turn(now), puppet.take().len()), (now + LOOK_EVERY, 0));
+    let soon = paid - MS;
+    assert_eq!((volume.turn(soon), puppet.take().len()), (paid, 0));
     assert_eq!((volume.turn(paid), puppet.take().len()), (paid, 1));
     assert_eq!(volume.turn(paid), Time::NEVER, "nobody waits");
 }

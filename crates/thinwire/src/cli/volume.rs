@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 use thinwire_volume::WORK_PERCENT_MAX;
 
 use super::{RunDirArg, SecurityArgs};
+use crate::budgets::{NewLimit, parse_limit};
 use crate::size::parse_size;
 use crate::uri::VolumeSpec;
 
@@ -380,6 +381,26 @@ A volume that is neither a pool nor over some is shown if an attachment or a tar
         /// How much of each volume nobody else has, too: what comes back if it is deleted
         #[arg(long)]
         space: bool,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        common: VolumeCommon,
+    },
+    /// Change what of a volume is taken in a second, while it is in use
+    #[command(after_help = "\
+Examples:
+  thinwire volume limits pool.toml#slow iops=2000 write_bandwidth=64M
+  thinwire volume limits pool.toml#slow iops=none
+  thinwire volume limits pool.toml#slow
+
+The volume is of kind qos, and an attachment or a target of this machine has it open (with the same --run-dir), alone or as a part of another one. What waits goes by the new limits at once: nothing is
+lost or overtaken, what is owed stays owed, and nothing is saved up. Volumes that share their limits (`share`) have the new ones together. That holds until the volume is opened again: to keep
+it, describe it. Without a limit, shows those that hold.")]
+    Limits {
+        /// The volume, FILE.toml#NAME
+        volume: VolumeSpec,
+        /// What is to hold, as it is described: iops, read_iops, write_iops, bandwidth, read_bandwidth, write_bandwidth, burst_ms; none is no limit
+        #[arg(value_name = "NAME=VALUE", value_parser = parse_limit)]
+        limits: Vec<NewLimit>,
         #[command(flatten)]
         #[allow(missing_docs)]
         common: VolumeCommon,

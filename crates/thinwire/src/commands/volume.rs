@@ -142,6 +142,9 @@ pub fn run(args: &VolumeArgs) -> Outcome {
         VolumeAction::Status { volume, common } => {
             live::OpenElsewhere::must_be(volume, common)?.tell(WorkAction::Status, None, common)
         }
+        VolumeAction::Limits { volume, limits, common } => {
+            live::OpenElsewhere::must_be(volume, common)?.limit(limits, common)
+        }
         VolumeAction::Replace { volume, leg, new, degraded, force, take_over, common } => {
             let (spec, new) = (volume, new.as_ref());
             let (leg, degraded, force, take_over) = (*leg, *degraded, *force, *take_over);

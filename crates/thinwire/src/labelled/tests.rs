@@ -201,7 +201,7 @@ fn who_reads_while_it_is_opened_looks_again() {
             adopt: None,
         };
         let opened =
-            open_whole(&host, (module, options, None), specs, (vec![late, other], None), &by);
+            open_whole(&host, (module, options, None), specs, (vec![late, other], None, None), &by);
         let why = opened.err().map(|e| e.to_string());
         assert_eq!(why.is_none(), is_opened, "{reads_before}: {why:?}");
         assert!(why.is_none_or(|why| why.contains("1 opening behind")));

@@ -4,13 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use thinwire_modules::cuts::OfCut;
-use thinwire_modules::{Dealt, Module};
+use thinwire_modules::{Child, Dealt, Module};
 use thinwire_volume::{Port, Volume};
 
 use super::outline::Outline;
 use super::pools::OpenPool;
 use super::returning::Returning;
 use super::tree::{Leaf, Root};
+use crate::budgets::open_over;
 use crate::cuts::{take_as_legs, take_as_parts};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::growth::WholeDesk;
@@ -61,6 +62,8 @@ impl Build<'_> {
                 Leaf::Remote(leaf) => of_network(&**leaf, self.ports),
             };
         };
+        let budget = self.host.budgets().of(spec)?;
+        self.outline.set_budget(at, budget.clone());
         let first = self.taken;
         let (host, opening) = (self.host, self.opening);
         if let Some(name) = spec.inner() {
@@ -133,8 +136,9 @@ impl Build<'_> {
                     .map_err(|e| e.context(format_args!("cannot open {spec}")))?;
             }
             let cuts = PoolName::of_cuts(spec).map(|name| (name, self.is_buffered));
-            let (opened, growth) = open_whole(host, described, children, (built, cuts), opening)
-                .map_err(|e| e.context(format_args!("cannot open {spec}")))?;
+            let (opened, growth) =
+                open_whole(host, described, children, (built, cuts, budget), opening)
+                    .map_err(|e| e.context(format_args!("cannot open {spec}")))?;
             if let Some(growth) = growth {
                 self.outline.set_labelled(at, growth.whole().uuid);
                 self.can_grow(spec, WholeDesk::Whole(Rc::new(RefCell::new(growth))), false);
@@ -144,7 +148,8 @@ impl Build<'_> {
                 None => opened,
             }));
         }
-        module.open(built?, options).map(Root::Other).map_err(|e| {
+        let parts = Child::all(built?);
+        open_over(module, parts, options, budget.as_ref()).map(Root::Other).map_err(|e| {
             let e = match e.child {
                 // As the user calls it, not as the module does.
                 Some(child) => format!("{} {}", children[child], e.why),

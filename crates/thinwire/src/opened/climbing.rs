@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
+use thinwire_modules::Child;
 use thinwire_modules::meta::{
     Assembly, BESIDE_TOKEN, Finding, Label, LabelError, LabelOutcome, Labels, SeenPart,
     WholeOpening,
@@ -13,6 +14,7 @@ use thinwire_modules::mirror::LEG_LABEL_TOKEN;
 use thinwire_volume::{Token, Volume};
 
 use super::outline::{Meters, Outline, working_whole};
+use crate::budgets::{NodeBudget, open_over};
 use crate::growth::WholeDesk;
 use crate::host::Host;
 use crate::labelled::{OnPart, OpenedWhole, begin_opening, build, examine};
@@ -38,6 +40,8 @@ struct Level {
     whole: Option<[u8; 16]>,
     /// Something above tells its users that writes are done which are in memory yet.
     is_buffered: bool,
+    /// What it draws on, also when it is made anew.
+    budget: Option<NodeBudget>,
 }
 
 impl Level {
@@ -116,7 +120,8 @@ impl Chain {
             // Right above what it is made of.
             let node = bottom.checked_sub(above + 1)?;
             let (meters, whole) = (outline.meters(node), outline.labelled(node));
-            Some(Level { spec, meters, node, whole, is_buffered })
+            let budget = outline.budget(node);
+            Some(Level { spec, meters, node, whole, is_buffered, budget })
         };
         let levels = levels.into_iter().rev().enumerate().map(level).collect::<Option<_>>()?;
         let (leaf, meters, node) = (at.clone(), outline.meters(bottom), bottom);
@@ -278,7 +283,7 @@ impl Climb {
         let is_written = !whole.2.is_empty();
         let cuts = PoolName::of_cuts(&level.spec).map(|name| (name, level.is_buffered));
         let below = std::mem::take(&mut self.volume);
-        let below = (below, cuts.filter(|_| is_written));
+        let below = (below, cuts.filter(|_| is_written), level.budget.clone());
         let (volume, growth) = build(host, described, children, below, (whole, !is_written))
             .map_err(|failure| ClimbError::Unfit(failure.message))?;
         if let (Some(growth), Some(node)) = (growth, node) {
@@ -295,8 +300,8 @@ impl Climb {
             let VolumeSpec::Over { module, options, labels: false, .. } = &level.spec else {
                 return self.read(host, BESIDE_TOKEN);
             };
-            let volume = module
-                .open(std::mem::take(&mut self.volume), options)
+            let parts = Child::all(std::mem::take(&mut self.volume));
+            let volume = open_over(module, parts, options, level.budget.as_ref())
                 .map_err(|error| ClimbError::Unfit(error.to_string()))?;
             self.stand_on(host, level, volume);
         }

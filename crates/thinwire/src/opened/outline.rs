@@ -8,6 +8,7 @@ use thinwire_volume::Volume;
 use super::bottom::Bottom;
 use super::climbing::Risen;
 use super::tree::{Leaf, Root};
+use crate::budgets::NodeBudget;
 use crate::error::Outcome;
 use crate::host::Host;
 use crate::network::NetworkLeaf;
@@ -39,6 +40,8 @@ pub struct OutlineNode {
     pub meter: Option<Rc<Meter>>,
     /// Of which pool of those that the tree has volumes of it is one.
     pub pool: Option<usize>,
+    /// Of one that takes only so much in a second.
+    pub budget: Option<NodeBudget>,
 }
 
 /// The meter of a volume in a tree, and that of what it is a part of.
@@ -175,6 +178,16 @@ impl Outline {
     /// It is a volume of that pool.
     pub fn is_of_pool(&mut self, at: usize, pool: usize) {
         self.nodes[at].pool = Some(pool);
+    }
+
+    /// What it draws on.
+    pub fn set_budget(&mut self, at: usize, budget: Option<NodeBudget>) {
+        self.nodes[at].budget = budget;
+    }
+
+    /// The same.
+    pub fn budget(&self, at: usize) -> Option<NodeBudget> {
+        self.nodes[at].budget.clone()
     }
 
     /// Of a mirror: which leg stands in which place of its description.

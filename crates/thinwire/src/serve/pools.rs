@@ -1,4 +1,4 @@
-//! Exports that are volumes of pools: a pool is one shard's, and so are all exports that have something of it. That shard does what is asked of the
+//! Exports that are volumes of pools: a pool is one shard's, and so are all exports that have something of it; as are all that share a budget. That shard does what is asked of the
 //! pool, between its turns.
 
 use thinwire_runtime::inquiry::{Clerk, ServedVolumes};
@@ -16,14 +16,33 @@ pub(super) fn beside(exports: &[ExportSpec]) -> Vec<Option<usize>> {
     beside_all(exports.iter().map(|export| &export.volume))
 }
 
+/// What is one shard's.
+enum Common<'a> {
+    /// The pool of this volume.
+    Pool(&'a VolumeSpec),
+    /// The budget of this number.
+    Share(u64),
+}
+
+impl Common<'_> {
+    fn is(&self, other: &Common<'_>) -> bool {
+        match (self, other) {
+            (Common::Pool(one), Common::Pool(other)) => one.is_of_pool_of(other),
+            (Common::Share(one), Common::Share(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
 fn beside_all<'a>(specs: impl Iterator<Item = &'a VolumeSpec>) -> Vec<Option<usize>> {
-    // Volumes of pools that were met, and the first with something of that pool.
-    let mut met: Vec<(&VolumeSpec, usize)> = Vec::new();
+    // What was met that is one shard's, and the first with something of that.
+    let mut met: Vec<(Common<'_>, usize)> = Vec::new();
     let mut firsts: Vec<usize> = Vec::new();
     for (number, spec) in specs.enumerate() {
         firsts.push(number);
-        for PoolUse { volume, .. } in spec.pool_uses() {
-            let known = met.iter().find(|(other, _)| volume.is_of_pool_of(other));
+        let pools = spec.pool_uses().into_iter().map(|PoolUse { volume, .. }| Common::Pool(volume));
+        for volume in pools.chain(spec.shares().into_iter().map(Common::Share)) {
+            let known = met.iter().find(|(other, _)| volume.is(other));
             match known.map(|&(_, with)| (firsts[with], firsts[number])) {
                 // One with volumes of several pools brings together all that have some of them.
                 Some((one, other)) => {
@@ -138,5 +157,18 @@ mod tests {
             beside(&[other(), format!("slice:[{}]?size=4096", of("p@c")), of("p@d")]),
             [None, None, Some(1)]
         );
+    }
+
+    #[test]
+    fn what_shares_a_budget_is_together() {
+        let beside = |texts: &[&str]| {
+            let specs: Vec<VolumeSpec> = texts.iter().map(|text| text.parse().unwrap()).collect();
+            beside_all(specs.iter())
+        };
+        let (one, two) = ("qos:[memory:1M]?iops=9&share=1", "qos:[memory:2M]?iops=9&share=2");
+        let both = "linear:[qos:[memory:1M]?iops=9&share=1,qos:[memory:2M]?iops=9&share=2]";
+        let alone = "qos:[memory:1M]?iops=9";
+        assert_eq!(beside(&[alone, one, alone, two, one]), [None, None, None, None, Some(1)]);
+        assert_eq!(beside(&[one, two, both]), [None, Some(0), Some(0)]);
     }
 }

@@ -276,6 +276,32 @@ fn what_is_wrong_is_named_with_its_place() {
 }
 
 #[test]
+fn those_of_one_share_have_the_same_limits() {
+    let disk = |name: &str, rest: &str| kind("qos", name, "\"memory:1M\"") + rest;
+    let one = disk("one", "bandwidth = \"120M\"\nshare = 1\n");
+    for (rest, is_good) in [
+        ("bandwidth = \"120M\"\nshare = 1\n", true),
+        ("bandwidth = \"45M\"\nshare = 2\n", true),
+        ("bandwidth = \"45M\"\n", true),
+        ("bandwidth = \"45M\"\nshare = 1\n", false),
+        ("share = 1\n", false),
+    ] {
+        let dir = folder(&[("a.toml", &(one.clone() + &disk("two", rest)))]);
+        let found = typed(&dir, "DIR/a.toml#two");
+        match (found, is_good) {
+            (Ok(_), true) => {}
+            (Err(why), false) => {
+                let why = why.to_string();
+                for says in ["`two`", "`one`", "share = 1", "a.toml:"] {
+                    assert!(why.contains(says), "{why}");
+                }
+            }
+            (found, _) => panic!("{rest}: {found:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_cache_has_no_labels() {
     let dir = folder(&[
         ("a.toml", &(kind("cache", "quick", "\"/a\"") + "size = \"8M\"\nmax_age_ms = 1000\n")),

@@ -5,7 +5,7 @@ use std::fs::metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use thinwire_modules::{Cache, Layout, Readonly};
+use thinwire_modules::{Cache, Layout, Qos, Readonly};
 use thinwire_wire::aoe::ShelfSlot;
 
 use super::{NodeAddress, NodeName, VolumeSpec};
@@ -458,6 +458,13 @@ impl VolumeSpec {
         let is_shared =
             |own: PoolUse<'_>| theirs.iter().any(|other| own.volume.is_of_pool_of(other.volume));
         self.pool_uses().into_iter().any(is_shared)
+    }
+
+    /// The numbers of budgets in it that others may share.
+    pub fn shares(&self) -> Vec<u64> {
+        let VolumeSpec::Over { module, options, children, .. } = self else { return Vec::new() };
+        let own = Qos::limits_of(module, options).and_then(|(_, share)| share);
+        own.into_iter().chain(children.iter().flat_map(VolumeSpec::shares)).collect()
     }
 
     /// The volumes of pools in it, in order, but for those that pools in it stand on.

@@ -8,6 +8,7 @@ use thinwire_modules::meta::Label;
 use thinwire_modules::mirror::NewLeg;
 
 use super::scrub::{refuse_doubtful, say_all};
+use crate::budgets::NewLimit;
 use crate::cli::{VolumeCommon, VolumeLive};
 use crate::control::{ControlClient, ControlError, ControlRequest, Response};
 use crate::error::{Failure, Outcome};
@@ -268,6 +269,23 @@ impl OpenElsewhere {
     /// Has it do that, and shows how it stands then.
     pub fn tell(&self, action: WorkAction, percent: Option<u8>, common: &VolumeCommon) -> Outcome {
         self.say(&self.ask(action, percent)?, common.json)
+    }
+
+    /// Has these limits hold, and shows which do.
+    pub fn limit(&self, limits: &[NewLimit], common: &VolumeCommon) -> Outcome {
+        let nodes = self.ask(WorkAction::Limits { limits: limits.to_vec() }, None)?;
+        let node = nodes.first().and_then(|node| node.limits.as_ref());
+        if let Some(now) = node.filter(|now| now.changed && !common.json) {
+            let all = match now.volumes {
+                0 | 1 => String::new(),
+                volumes => format!(" for all {volumes} volumes that share them,"),
+            };
+            output::complain(&format!(
+                "{} holds{all} until it is opened again: describe it so to keep that",
+                now.line()
+            ));
+        }
+        self.say(&nodes, common.json)
     }
 
     /// Begins a scrub, and waits for it if that is asked for.

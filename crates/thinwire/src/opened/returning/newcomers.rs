@@ -11,6 +11,7 @@ use super::super::outline::Outline;
 use super::super::passage::{NewComer, Passage};
 use super::super::tree::Leaf;
 use super::{Backoff, Comer, Returned, Returning, Way};
+use crate::budgets::NodeBudget;
 use crate::error::{Failure, FailureKind};
 use crate::local::LocalLeaf;
 use crate::open::VolumeOptions;
@@ -114,6 +115,17 @@ impl Returning {
         Ok(())
     }
 
+    /// What each of it draws on, from the top down.
+    fn budgets_of(&self, spec: &VolumeSpec) -> Result<Vec<Option<NodeBudget>>, Failure> {
+        let mut all = vec![self.host.budgets().of(spec)?];
+        if let VolumeSpec::Over { children, .. } = spec
+            && let Some(below) = children.first()
+        {
+            all.extend(self.budgets_of(below)?);
+        }
+        Ok(all)
+    }
+
     /// What is to be brought later after all.
     fn put_off(&self, passage: &Rc<RefCell<Passage>>, wanted: NewComer) {
         passage.borrow_mut().wanted.push(wanted);
@@ -161,6 +173,7 @@ impl Bottom {
         let Some(leaf) = Chain::leaf_of(&wanted.spec) else {
             return Err(Failure::failed(super::super::passage::NOT_BROUGHT));
         };
+        let budgets = self.returning.budgets_of(&wanted.spec)?;
         self.leaves.push(self.returning.open_new(leaf)?);
         let at = self.leaves.len() - 1;
         let (mirror, is_buffered) = {
@@ -170,6 +183,8 @@ impl Bottom {
         let mut outline = Outline::of_nodes(std::mem::take(&mut self.outline));
         let (node, count) = outline.insert_leg(mirror, wanted.leg, &wanted.spec, at);
         self.returning.shift(node, count);
+        let budgets = (node..node + count).zip(budgets);
+        budgets.for_each(|(at, budget)| outline.set_budget(at, budget));
         let chain = Chain::of(&wanted.spec, at, &outline, is_buffered);
         self.outline = outline.into_nodes();
         let chain = chain.expect("it has a leaf");
