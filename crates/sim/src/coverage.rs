@@ -85,6 +85,12 @@ coverage! {
     cuts_deleted,
     /// Snapshots whose content was checked.
     cuts_checked,
+    /// Volumes that were rolled back to a snapshot, and read.
+    rolled_back,
+    /// Scrubs of mirrors that ended.
+    scrubs_ended,
+    /// Blocks of legs that had rotted, and were repaired or told.
+    rot_found,
     /// Snapshots that were taken of several volumes as one.
     whole_cuts_taken,
     /// Those that came to nothing because somebody answered too late.
@@ -424,7 +430,7 @@ coverage! {
 }
 
 /// What only worlds with composed volumes exercise, all of it in each few hundred of them.
-const OF_VOLUMES: [&str; 18] = [
+const OF_VOLUMES: [&str; 21] = [
     "composed",
     "host_crashes",
     "hosts_fenced",
@@ -439,6 +445,9 @@ const OF_VOLUMES: [&str; 18] = [
     "cuts_taken",
     "cuts_deleted",
     "cuts_checked",
+    "rolled_back",
+    "scrubs_ended",
+    "rot_found",
     "whole_cuts_taken",
     "whole_cuts_checked",
     // Of others, too.
@@ -446,7 +455,7 @@ const OF_VOLUMES: [&str; 18] = [
     "partitions",
 ];
 /// So many of them no other world has.
-const ONLY_OF_VOLUMES: usize = 16;
+const ONLY_OF_VOLUMES: usize = 19;
 /// Few of them have it, and no other world.
 const SELDOM_OF_VOLUMES: &str = "whole_cuts_late";
 /// After so many worlds with composed volumes.

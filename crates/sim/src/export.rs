@@ -1,6 +1,7 @@
 //! What a target exports, where its content is, and everything the checker knows of it.
 
 use thinwire_buffer::Pool;
+use thinwire_modules::thin::{PoolCanary, PoolDone, PoolOp, PoolReport};
 use thinwire_modules::{Cache, CacheCanary};
 use thinwire_volume::stores::{FileStore, MemoryStore, Writeback};
 use thinwire_volume::{Identity, Recorded, Volume, WriterRecord};
@@ -132,6 +133,27 @@ impl Export {
             export.begin_content(identity, Some(record), None);
         }
         export
+    }
+
+    /// Changes the pool that it is a volume of, while no process has that.
+    ///
+    /// # Errors
+    /// It cannot be done.
+    ///
+    /// # Panics
+    /// If it is none of a pool.
+    pub fn change_pool(
+        &mut self,
+        planted: PoolCanary,
+        op: impl FnOnce(&PoolReport) -> PoolOp,
+    ) -> Result<PoolDone, Violation> {
+        let Store::Pool(of) = &mut self.store else { panic!("it is one of a pool") };
+        let done = of.change(planted, op)?;
+        let (identity, record) = (of.identity, of.record.clone());
+        if self.contents.last().is_none_or(|content| content.identity != identity) {
+            self.begin_content(identity, Some(record), None);
+        }
+        Ok(done)
     }
 
     /// An operation may fail now, or what failed before may be told now.

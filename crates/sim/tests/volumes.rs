@@ -111,6 +111,18 @@ fn canary_that_cuts_without_a_hold_is_found() {
     found(Canary::Cut(CutCanary::NoHold), 700);
 }
 
+/// Rule 20: where legs have no sums, a scrub copies what the first has.
+#[test]
+fn canary_that_repairs_by_guess_is_found() {
+    found(Canary::Mirror(MirrorCanary::RepairsByGuess), 60);
+}
+
+/// Rule 23: what was rolled back is known as before.
+#[test]
+fn canary_whose_rollback_nobody_notices_is_found() {
+    found(Canary::Pool(PoolCanary::KeepsIncarnation), 60);
+}
+
 /// A planted fault is found among the crashes of the workloads of these seeds.
 #[track_caller]
 fn found_by_enumeration(canary: Canary, seeds: Range<u64>) {
@@ -131,4 +143,15 @@ fn canaries_that_need_one_moment_are_found_by_trying_all() {
     // Rule 21.
     found_by_enumeration(Canary::WriteBack(WriteBackCanary::FlushFirst), 0..20);
     found_by_enumeration(Canary::WriteBack(WriteBackCanary::DurableInMemory), 0..20);
+}
+
+/// Those that take discards and snapshots among what is done.
+#[test]
+fn canaries_of_discards_and_snapshots_are_found_by_trying_all() {
+    // Rules 9 and 10.
+    found_by_enumeration(Canary::Pool(PoolCanary::CommitsBeforeData), 0..40);
+    found_by_enumeration(Canary::Pool(PoolCanary::ReusesEarly), 0..40);
+    // Rule 12.
+    found_by_enumeration(Canary::Pool(PoolCanary::SharedInPlace), 0..40);
+    found_by_enumeration(Canary::WriteBack(WriteBackCanary::DiscardUncovers), 0..40);
 }

@@ -9,7 +9,9 @@ use thinwire_modules::meta::{
     Finding, LabelOutcome, Labels, MadePart, NewPart, NewWhole, WholeMaking, label_parts,
 };
 use thinwire_modules::mirror::MirrorState;
-use thinwire_modules::thin::{NewPool, PoolCheck, PoolOp, ThinPool, block_bytes};
+use thinwire_modules::thin::{
+    NewPool, PoolCheck, PoolDone, PoolOp, PoolReport, ThinPool, block_bytes,
+};
 use thinwire_modules::{CRYPT_SEALED_BYTES, Crypt, CryptState, IntegrityState, SumMaking};
 use thinwire_volume::stores::{FileStore, NullStore};
 use thinwire_volume::{Io, Op, Volume};
@@ -295,6 +297,39 @@ impl<'a> AtRest<'a> {
         Ok(cuts.numbers().len() as u64)
     }
 
+    /// Rolls the volume of a pool of this shape back to a snapshot: it is what that is then, and is known by something else (rule 23).
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check_rollback(&mut self, shape: &VolumeShape, to: &str) -> Result<(), Violation> {
+        let opened = |e: NotGrown| Violation(format!("behind a rollback: {e:?}"));
+        let (volume, _) = self.open(shape).map_err(opened)?;
+        let before = volume.identity();
+        self.end(volume)?;
+        let incarnation = self.dice.bits() | 1;
+        self.change_pool(shape, |report| {
+            let number = |name: &str| {
+                let of = report.volumes.iter().find(|of| of.name == name);
+                of.expect("it was looked at").volume
+            };
+            PoolOp::RollBack { volume: number(THIN_NAME), to: number(to), incarnation }
+        })?;
+        let (mut volume, thin) = self.open(shape).map_err(opened)?;
+        let thin = thin.expect("it is one of a pool");
+        let report = thin.report();
+        let number = report.volumes.iter().find(|of| of.name == to).expect("it was looked at");
+        let cut = thin.open_volume(number.volume);
+        let mut cut = cut.map_err(|e| Violation(format!("snapshot {to}: {e}")))?;
+        if self.read_all(&mut *volume)? != self.read_all(&mut cut)? {
+            return Err(Violation(format!("rolled back to {to} it is something else")));
+        }
+        if volume.identity().incarnation == before.incarnation {
+            return Err(Violation(format!("rolled back to {to} it is known as before")));
+        }
+        drop(cut);
+        self.end(volume)
+    }
+
     fn end_pool(&mut self, thin: &ThinPool) -> Result<(), Violation> {
         thin.wind_up();
         self.wait_for_pool("a pool ends", thin, ThinPool::is_wound_up)
@@ -304,7 +339,7 @@ impl<'a> AtRest<'a> {
         &mut self,
         what: &str,
         thin: &ThinPool,
-        is_so: fn(&ThinPool) -> bool,
+        mut is_so: impl FnMut(&ThinPool) -> bool,
     ) -> Result<(), Violation> {
         for _ in 0..TURNS_MAX {
             if is_so(thin) {
@@ -425,18 +460,31 @@ impl<'a> AtRest<'a> {
 
     /// The volume of a pool.
     fn make_thin(&mut self, shape: &VolumeShape, bytes: u64) {
-        let grown = self.grow(Growing::pool(shape));
-        let (_, thin) = grown.unwrap_or_else(|e| panic!("{e:?}"));
-        let thin = thin.expect("it is a pool");
         let incarnation = self.dice.bits() | 1;
-        thin.begin(PoolOp::Create { name: THIN_NAME.into(), bytes, incarnation, at: 0 });
+        let create = PoolOp::Create { name: THIN_NAME.into(), bytes, incarnation, at: 0 };
+        self.change_pool(shape, |_| create).unwrap_or_else(|v| panic!("{}", v.0));
+    }
+
+    /// Changes a pool of which no volume is used.
+    ///
+    /// # Errors
+    /// It cannot be opened, or it cannot be done.
+    pub fn change_pool(
+        &mut self,
+        shape: &VolumeShape,
+        op: impl FnOnce(&PoolReport) -> PoolOp,
+    ) -> Result<PoolDone, Violation> {
+        let wrong = |why: String| Violation(format!("a pool at rest: {why}"));
+        let (_, thin) = self.grow(Growing::pool(shape)).map_err(|e| wrong(format!("{e:?}")))?;
+        let thin = thin.expect("it is a pool");
+        thin.begin(op(&thin.report()));
         let mut ended = Vec::new();
-        while ended.is_empty() {
-            thin.turn(self.pass());
-            thin.poll();
+        self.wait_for_pool("a change of a pool", &thin, |thin| {
             thin.poll_ops(&mut ended);
-        }
-        ended.remove(0).1.unwrap_or_else(|e| panic!("{e}"));
-        self.end_pool(&thin).unwrap_or_else(|v| panic!("{}", v.0));
+            !ended.is_empty()
+        })?;
+        let done = ended.remove(0).1.map_err(|e| wrong(e.to_string()))?;
+        self.end_pool(&thin)?;
+        Ok(done)
     }
 }

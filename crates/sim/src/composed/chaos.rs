@@ -123,12 +123,23 @@ pub struct VolumeChaos {
     plan: ChaosPlan,
     later: BTreeMap<(u64, u64), Later>,
     count: u64,
+    /// When the next scrub begins beside all that, never in most worlds; and what is drawn for that, apart.
+    scrub_at: u64,
+    of_scrubs: Rng,
 }
 
 impl VolumeChaos {
     /// Draws what `plan` allows.
-    pub fn new(plan: ChaosPlan, rng: Rng) -> Self {
-        VolumeChaos { rng, plan, later: BTreeMap::new(), count: 0 }
+    pub fn new(plan: ChaosPlan, rng: Rng, mut of_scrubs: Rng) -> Self {
+        let scrub_at = if of_scrubs.chance(0.3) { 0 } else { u64::MAX };
+        VolumeChaos { rng, plan, later: BTreeMap::new(), count: 0, scrub_at, of_scrubs }
+    }
+
+    /// All hosts that have the volume read all of their mirrors, and go on.
+    fn scrub(&mut self, world: &mut World) {
+        self.scrub_at = world.now + self.of_scrubs.between(100 * MS, 2 * SECOND);
+        let hosts = world.composed.iter_mut().flat_map(|composed| &mut composed.hosts);
+        hosts.filter(|host| host.is_serving()).for_each(|host| host.begin_scrub(true));
     }
 
     /// Lets things go wrong until the plan's time is over.
@@ -137,7 +148,10 @@ impl VolumeChaos {
         let mut next_event = world.now + self.gap();
         while world.now < end {
             let due = self.later.keys().next().map_or(u64::MAX, |&(at, _)| at);
-            world.step(end.min(due).min(next_event).max(world.now + 1))?;
+            world.step(end.min(due).min(next_event).min(self.scrub_at).max(world.now + 1))?;
+            if world.now >= self.scrub_at {
+                self.scrub(world);
+            }
             while let Some(entry) = self.later.first_entry()
                 && entry.key().0 <= world.now
             {

@@ -5,6 +5,7 @@ use thinwire_modules::mirror::MIRROR_DATA_START;
 
 use super::at_rest::AtRest;
 use super::chaos::VolumeChaos;
+use super::scrubbing::Rot;
 use super::{Composed, PoolStore, VolumeShape, draw};
 use crate::model::Violation;
 use crate::run::{Canary, RunReport};
@@ -49,7 +50,8 @@ pub fn run_volumes(seed: u64, canary: Canary, prints: bool) -> Result<RunReport,
     for host in 0..composed(&mut world).hosts.len() {
         world.start_host(host, false);
     }
-    let mut chaos = VolumeChaos::new(plan, Rng::new(seed ^ 0x6368_616f_7321));
+    let of_scrubs = Rng::new(seed ^ 0x7363_7275_6273_2121);
+    let mut chaos = VolumeChaos::new(plan, Rng::new(seed ^ 0x6368_616f_7321), of_scrubs);
     chaos.run(&mut world)?;
     world.trace.note(world.now, "world", "heals", 0);
     chaos.heal(&mut world);
@@ -74,6 +76,8 @@ pub fn run_volumes(seed: u64, canary: Canary, prints: bool) -> Result<RunReport,
     until_well(&mut world)?;
     read_all(&mut world)?;
     end(&mut world)?;
+    scrub_what_rots(&mut world, seed)?;
+    roll_back(&mut world, seed, canary)?;
     Ok(RunReport { coverage: world.figures(), trace_hash: world.trace_hash() })
 }
 
@@ -133,6 +137,56 @@ fn end(world: &mut World) -> Result<(), Violation> {
         export.own_media().for_each(|medium| medium.power_failure());
     }
     composed(world).volume.own_media().for_each(|medium| medium.power_failure());
+    Ok(())
+}
+
+/// A block of a leg rots while nobody has the volume, and whoever has it next looks for that.
+fn scrub_what_rots(world: &mut World, seed: u64) -> Result<(), Violation> {
+    let rng = &mut Rng::new(seed ^ 0x726f_7474_656e_2121);
+    if rng.chance(0.5) {
+        return Ok(());
+    }
+    let Some(rot) = Rot::plant(&composed(world).volume, rng) else { return Ok(()) };
+    world.trace.note(world.now, "somebody", "lets a block rot", 0);
+    for server in 0..world.servers.len() {
+        world.start_server(server);
+    }
+    until_well(world)?;
+    composed(world).hosts[0].begin_scrub(false);
+    let is_over = |w: &World| {
+        let host = w.composed.as_ref().map(|composed| &composed.hosts[0]);
+        host.is_some_and(|host| host.is_serving() && !host.scrub.is_running)
+    };
+    world.run_until("a scrub", HEALED_NS, is_over)?;
+    let reports = std::mem::take(&mut composed(world).hosts[0].scrub.reports);
+    // A leg that was dropped meanwhile is copied to, or from, and nobody has promised anything of what rots in that.
+    let is_read = reports.iter().all(|report| report.unread_legs == 0);
+    if is_read {
+        rot.judge(&reports)?;
+    }
+    end(world)?;
+    if is_read {
+        rot.check()?;
+        world.coverage.rot_found += 1;
+    }
+    Ok(())
+}
+
+/// The volume of a pool becomes a snapshot of it, when nobody comes any more who remembers something else.
+fn roll_back(world: &mut World, seed: u64, canary: Canary) -> Result<(), Violation> {
+    let volume = &mut composed(world).volume;
+    let is_thin = volume.shape.top().is_some_and(|top| top.has_volumes());
+    let Some(to) = volume.cuts.last_sure().filter(|_| is_thin).map(str::to_owned) else {
+        return Ok(());
+    };
+    let media: Vec<_> =
+        volume.disks.iter().map(|disk| (disk.medium.clone(), disk.block_bytes)).collect();
+    let mut at_rest = AtRest::new(&media, seed ^ 0x6261_636b);
+    if let Canary::Pool(planted) = canary {
+        at_rest.settings.pool_canary = planted;
+    }
+    at_rest.check_rollback(&volume.shape, &to)?;
+    world.coverage.rolled_back += 1;
     Ok(())
 }
 

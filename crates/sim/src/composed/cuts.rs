@@ -1,8 +1,9 @@
-//! Snapshots that are taken of a volume while it is used, and what each of them has to hold: all that was acknowledged before it was
+//! Snapshots and clones that are taken of a volume while it is used, and what each of them has to hold: all that was acknowledged before it was
 //! asked for, and nothing that was submitted after it had been told.
 
+use thinwire_buffer::{Pool, SegList};
 use thinwire_modules::thin::{OpNumber, PoolDone, PoolError, PoolOp, ThinPool, ThinVolume};
-use thinwire_volume::{Io, Op, Volume};
+use thinwire_volume::{Completion, Io, Op, Volume};
 
 use super::draw::WILD_SECTORS;
 use super::shape::THIN_NAME;
@@ -12,6 +13,15 @@ use crate::stamp::SECTOR_BYTES;
 
 /// So many bytes of each are looked at as soon as it is there.
 const LOOK_BYTES: u64 = 64 << 10;
+/// So many bytes at the start of a clone are written once it was looked at, and what with: nobody else writes that.
+const CLONE_BYTES: usize = 4096;
+const CLONE_BYTE: u8 = 0xc1;
+/// One of so many is a clone.
+const CLONES_EACH: u64 = 3;
+/// What is done with one that is looked at.
+const READ: u64 = 1;
+const WRITE: u64 = 2;
+const FLUSH: u64 = 3;
 
 /// A snapshot.
 struct Cut {
@@ -26,6 +36,68 @@ struct Cut {
     number: Option<u64>,
     /// What it began with when it was looked at first: it stays so.
     began: Vec<u8>,
+    /// It can be written.
+    is_clone: bool,
+    /// Its first bytes may have been written, and were, durably.
+    may_be_written: bool,
+    is_written: bool,
+}
+
+impl Cut {
+    fn new(name: String, floors: Vec<u64>, is_clone: bool) -> Self {
+        Cut {
+            name,
+            floors,
+            ceiling: 0,
+            is_sure: false,
+            number: None,
+            began: Vec::new(),
+            is_clone,
+            may_be_written: false,
+            is_written: false,
+        }
+    }
+
+    /// Goes on with what is done with it, behind what has ended like that. False if that was all.
+    fn go_on(&mut self, volume: &mut ThinVolume, ended: Completion) -> bool {
+        match (ended.token, ended.result) {
+            (READ, Ok(())) => {
+                self.began = ended.data.to_vec();
+                if self.is_clone {
+                    let mut write = Io::new(WRITE, Op::Write, 0, CLONE_BYTES as u64);
+                    let bytes = Pool::new(0).copy_of(&[CLONE_BYTE; CLONE_BYTES]);
+                    write.data = SegList::of(bytes.freeze());
+                    self.may_be_written = true;
+                    volume.submit(write);
+                }
+                self.is_clone
+            }
+            (WRITE, Ok(())) => {
+                volume.submit(Io::new(FLUSH, Op::Flush, 0, 0));
+                true
+            }
+            (FLUSH, Ok(())) => {
+                self.is_written = true;
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// What it would hold if nobody had written it; none if what was written is not there, or half of it.
+    fn unwritten(&self, image: &[u8]) -> Option<Vec<u8>> {
+        if !self.may_be_written {
+            return Some(image.to_vec());
+        }
+        let (own, rest) = image.split_at(CLONE_BYTES);
+        for (is, was) in own.chunks(SECTOR_BYTES).zip(self.began.chunks(SECTOR_BYTES)) {
+            let is_own = is.iter().all(|byte| *byte == CLONE_BYTE);
+            if !is_own && (self.is_written || is != was) {
+                return None;
+            }
+        }
+        Some([&self.began[..CLONE_BYTES], rest].concat())
+    }
 }
 
 /// What is under way.
@@ -72,15 +144,11 @@ impl Cuts {
             let home = report.volumes.iter().find(|volume| volume.name == THIN_NAME);
             let Some(home) = home else { return };
             let (name, incarnation) = (format!("cut{}", self.drawn), self.drawn << 32 | 1);
-            let op =
-                PoolOp::Snapshot { volume: home.volume, name: name.clone(), incarnation, at: 0 };
-            let cut = Cut {
-                name,
-                floors: model.acknowledged(),
-                ceiling: 0,
-                is_sure: false,
-                number: None,
-                began: Vec::new(),
+            let (volume, is_clone) = (home.volume, self.drawn.is_multiple_of(CLONES_EACH));
+            let cut = Cut::new(name.clone(), model.acknowledged(), is_clone);
+            let op = match is_clone {
+                true => PoolOp::Clone { volume, name, incarnation, at: 0 },
+                false => PoolOp::Snapshot { volume, name, incarnation, at: 0 },
             };
             self.under_way = Some((run, thin.begin(op), Task::Take(cut)));
         } else if self.to_delete > 0 {
@@ -109,11 +177,10 @@ impl Cuts {
         {
             let (mut done, number) = (Vec::new(), *number);
             volume.poll(&mut done);
-            if let Some(read) = done.pop() {
-                self.looks = None;
+            if let Some(ended) = done.pop() {
                 let cut = self.cuts.iter_mut().find(|cut| cut.number == Some(number));
-                if let (Some(cut), Ok(())) = (cut, read.result) {
-                    cut.began = read.data.to_vec();
+                if !cut.is_some_and(|cut| cut.go_on(volume, ended)) {
+                    self.looks = None;
                 }
             }
         }
@@ -140,7 +207,7 @@ impl Cuts {
                         Err(e) => return Err(Violation(e.to_string())),
                     };
                     let bytes = opened.geometry().bytes.min(LOOK_BYTES);
-                    opened.submit(Io::new(1, Op::Read, 0, bytes));
+                    opened.submit(Io::new(READ, Op::Read, 0, bytes));
                     self.looks = Some((run, volume, opened));
                 }
                 (Task::Delete(_), Ok(_)) => coverage.cuts_deleted += 1,
@@ -206,6 +273,13 @@ impl Cuts {
         self.cuts.iter().filter_map(|cut| cut.number).collect()
     }
 
+    /// A snapshot that is there, by its name.
+    pub fn last_sure(&self) -> Option<&str> {
+        let sure =
+            self.cuts.iter().rfind(|cut| cut.is_sure && !cut.is_clone && cut.number.is_some());
+        sure.map(|cut| &*cut.name)
+    }
+
     /// That one holds what it has to.
     ///
     /// # Errors
@@ -213,6 +287,9 @@ impl Cuts {
     pub fn check(&self, number: u64, image: &[u8], model: &Model) -> Result<(), Violation> {
         let cut = self.cuts.iter().find(|cut| cut.number == Some(number));
         let Some(cut) = cut else { return Ok(()) };
+        let Some(image) = cut.unwritten(image) else {
+            return Err(Violation(format!("clone {} has lost what was written to it", cut.name)));
+        };
         if !image.starts_with(&cut.began) {
             return Err(Violation(format!("snapshot {} has changed", cut.name)));
         }

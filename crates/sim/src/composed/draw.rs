@@ -189,6 +189,40 @@ pub(super) fn kept(shape: VolumeShape, chance: f64, rng: &mut Rng) -> VolumeShap
     }
 }
 
+/// Of so many volumes one disk is a stretch of a larger one, and of some of these only so much may be asked in a second: as a whole, or of the data of a
+/// pool.
+pub(super) fn dressed(
+    shape: VolumeShape,
+    sizes: &mut [u64],
+    chance: f64,
+    rng: &mut Rng,
+) -> VolumeShape {
+    if sizes.is_empty() || !rng.chance(chance) {
+        return shape;
+    }
+    let disk = rng.below(sizes.len() as u64) as usize;
+    let (offset, size) = (pick(rng, &[4 << 10, 64 << 10, 1 << 20]), sizes[disk]);
+    sizes[disk] += offset + pick(rng, &[0, 8 << 10]);
+    let shape = shape.replaced(disk, &|part| {
+        VolumeShape::over("slice", &[("offset", offset), ("size", size)], vec![part])
+    });
+    if rng.chance(0.5) {
+        return shape;
+    }
+    let mut told = vec![("iops", pick(rng, &[1_000, 20_000]))];
+    if rng.chance(0.5) {
+        told.push(("bandwidth", pick(rng, &[16 << 20, 128 << 20])));
+    }
+    match shape {
+        VolumeShape::Over(mut over) if over.module.has_volumes() => {
+            let data = over.parts.remove(0);
+            over.parts.insert(0, VolumeShape::over("qos", &told, vec![data]));
+            VolumeShape::Over(over)
+        }
+        shape => VolumeShape::over("qos", &told, vec![shape]),
+    }
+}
+
 /// A volume of a pool, on disks of a server.
 fn of_pool(bytes: u64, number: usize, rng: &mut Rng) -> PoolStore {
     let block = pick(rng, &THIN_BLOCKS);
@@ -263,6 +297,8 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     let sizes = shaper.sizes;
     // Drawn apart, so that all else of a world is as it was.
     let shape = kept(shape, 0.2, &mut Rng::new(seed ^ 0x6361_6368_6573_2121));
+    let mut sizes = sizes;
+    let shape = dressed(shape, &mut sizes, 0.2, &mut Rng::new(seed ^ 0x6472_6573_7365_6421));
     let of_cuts = &mut Rng::new(seed ^ 0x736e_6170_7368_6f74);
     let is_cut = of_cuts.chance(0.12);
     let (shape, sizes, pools) = match is_cut {

@@ -2,25 +2,25 @@
 //! told to change, from the opening to the end, with each subset of the writes that were not flushed lost, and each of them torn. What comes up
 //! is what was promised, reads the same before and after it is made whole, and is whole then.
 
-use thinwire_buffer::SegList;
 use thinwire_link::rng::Rng;
 use thinwire_modules::mirror::MIRROR_DATA_START;
-use thinwire_volume::{Completion, Io, Op, Volume, WorkPace};
+use thinwire_modules::thin::{OpNumber, PoolOp, ThinPool};
+use thinwire_volume::{Completion, ErrorKind, Io, Op, Volume, WorkPace};
 
 use super::at_rest::AtRest;
 use super::crash_disk::{Countdown, CrashDisk, DiskContent, Fate};
 use super::growing::{GrowingSettings, NotGrown};
+use super::promises::{Act, Promised, Waiting, acts, with_cuts, with_discards};
+use super::shape::THIN_NAME;
 use super::{VolumeShape, draw, have_all_legs};
 use crate::model::Violation;
 use crate::run::Canary;
 use crate::stamp::SECTOR_BYTES;
 use crate::swarm::pick;
 
-const BLOCK: u64 = 4096;
+pub(super) const BLOCK: u64 = 4096;
 /// Of so many writes each subset is lost; of more, so many are drawn, and the others are all lost or all kept.
 const SUBSETS_OF: usize = 6;
-/// I/Os of a workload.
-const ACTS: u64 = 12;
 /// Of so many crashes one is followed until all is whole.
 const HEALED_EACH: u64 = 8;
 
@@ -33,48 +33,6 @@ pub struct Enumerated {
     pub crashes: u64,
     /// Of these, the ones that were followed until all was whole.
     pub healed: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Act {
-    /// So many blocks from this on, all bytes of which are the stamp; durable by itself, or not.
-    Write(u64, u64, u8, bool),
-    Zero(u64, u64),
-    Read(u64),
-    Flush,
-    /// Until all of that has ended.
-    Wait,
-    /// Long enough for what is done when nobody writes.
-    Rest,
-}
-
-/// What was written to a block.
-#[derive(Clone, Copy, Debug)]
-struct Written {
-    block: u64,
-    stamp: u8,
-    submitted: u64,
-    /// `u64::MAX` before.
-    completed: u64,
-    is_durable: bool,
-}
-
-/// What a user was promised.
-#[derive(Clone, Default)]
-struct Promised {
-    written: Vec<Written>,
-    clock: u64,
-}
-
-impl Promised {
-    /// Whether a sector of that block may hold this after a crash.
-    fn allows(&self, block: u64, stamp: u8) -> bool {
-        let of = || self.written.iter().filter(|write| write.block == block);
-        let is_gone =
-            |completed: u64| of().any(|write| write.is_durable && write.submitted > completed);
-        (stamp == 0 && !is_gone(0))
-            || of().any(|write| write.stamp == stamp && !is_gone(write.completed))
-    }
 }
 
 /// A workload.
@@ -98,6 +56,9 @@ pub fn enumerate(seed: u64, canary: Canary) -> Result<Enumerated, Violation> {
     let (shape, sizes) = draw::small_shape(bytes, &mut rng);
     // Drawn apart, so that all other workloads are what they were.
     let shape = draw::kept(shape, 0.3, &mut Rng::new(seed ^ 0x6361_6368_6573_2121));
+    let mut sizes = sizes;
+    let of_dress = &mut Rng::new(seed ^ 0x6472_6573_7365_6421);
+    let shape = draw::dressed(shape, &mut sizes, 0.2, of_dress);
     let mut settings = GrowingSettings::default();
     match canary {
         Canary::Mirror(planted) => settings.mirror_canary = planted,
@@ -129,6 +90,13 @@ pub fn enumerate(seed: u64, canary: Canary) -> Result<Enumerated, Violation> {
             looked_at.extend(first..first + count);
         }
     }
+    let is_thin = shape.top().is_some_and(|top| top.has_volumes());
+    // What is discarded of an encrypted volume reads as noise.
+    let acts = match shape.has("crypt") && !is_thin {
+        true => acts,
+        false => with_discards(acts, blocks, seed),
+    };
+    let acts = if is_thin { with_cuts(acts, seed) } else { acts };
     looked_at.sort_unstable();
     looked_at.dedup();
     let script = Script { shape, sizes, acts, blocks: looked_at, settings, seed };
@@ -167,30 +135,6 @@ fn over(
 ) -> impl FnMut(usize, &thinwire_buffer::Pool) -> Box<dyn Volume> + use<> {
     let disks = disks.to_vec();
     move |number, _| Box::new(disks[number].clone())
-}
-
-/// What a user does.
-fn acts(blocks: u64, rng: &mut Rng) -> Vec<Act> {
-    // Few places, so that much is written over.
-    let first = rng.below(blocks);
-    let mut acts = Vec::new();
-    for stamp in 1..=ACTS as u8 {
-        let near = (first + rng.below(4)).min(blocks - 1);
-        let at = if rng.chance(0.75) { near } else { rng.below(blocks) };
-        let count = rng.between(1, 3).min(blocks - at);
-        acts.push(match rng.below(16) {
-            0..9 => Act::Write(at, count, stamp, rng.chance(0.2)),
-            9 => Act::Zero(at, count),
-            10 => Act::Read(at),
-            11 => Act::Rest,
-            _ => Act::Flush,
-        });
-        if rng.chance(0.6) {
-            acts.push(Act::Wait);
-        }
-    }
-    acts.push(Act::Wait);
-    acts
 }
 
 /// What a crash may do to what was not flushed on each disk.
@@ -267,11 +211,12 @@ impl Script {
     /// Fails if the power goes.
     fn use_it(&self, at_rest: &mut AtRest<'_>, promised: &mut Promised) -> Result<(), Violation> {
         let opened = at_rest.open(&self.shape);
-        let (mut volume, _thin) = opened.map_err(not_opened)?;
-        let mut waits = Vec::new();
+        let (mut volume, thin) = opened.map_err(not_opened)?;
+        let mut waits = Waits { ios: Vec::new(), changes: Vec::new(), thin };
         for (token, act) in (1..).zip(&self.acts) {
             match *act {
                 Act::Wait => wait(at_rest, &mut *volume, promised, &mut waits)?,
+                Act::Cut | Act::Uncut => waits.change(matches!(act, Act::Cut), promised),
                 Act::Rest => {
                     wait(at_rest, &mut *volume, promised, &mut waits)?;
                     let mut left = 600;
@@ -283,7 +228,7 @@ impl Script {
                 }
                 _ => {
                     let (io, stamp) = act.io(token, at_rest);
-                    waits.push(Waiting::new(&io, stamp, promised));
+                    waits.ios.push(Waiting::new(&io, stamp, promised));
                     volume.submit(io);
                 }
             }
@@ -308,8 +253,9 @@ impl Script {
         at_rest.settings.is_paused = (crash / HEALED_EACH).is_multiple_of(2);
         if !heals {
             let opened = at_rest.open(&self.shape);
-            let (mut volume, _thin) = opened.map_err(not_opened)?;
-            return self.read_blocks(&mut at_rest, &mut *volume, promised).map(|_| ());
+            let (mut volume, thin) = opened.map_err(not_opened)?;
+            self.read_blocks(&mut at_rest, &mut *volume, promised)?;
+            return self.read_cuts(&mut at_rest, thin, promised).map(|_| ());
         }
         let found = self.read(&mut at_rest, promised)?;
         drop(at_rest);
@@ -327,14 +273,49 @@ impl Script {
     /// Opens it, reads it, waits until its mirrors are whole, reads it again, and ends it.
     fn read(&self, at_rest: &mut AtRest<'_>, promised: &Promised) -> Result<Vec<u8>, Violation> {
         let opened = at_rest.open(&self.shape);
-        let (mut volume, _thin) = opened.map_err(not_opened)?;
-        let found = self.read_blocks(at_rest, &mut *volume, promised)?;
+        let (mut volume, thin) = opened.map_err(not_opened)?;
+        let mut found = self.read_blocks(at_rest, &mut *volume, promised)?;
         volume.works(&mut |work| work.set_pace(WorkPace::default()));
         wait_for_legs(at_rest, &mut *volume)?;
         if self.read_blocks(at_rest, &mut *volume, promised)? != found {
             return Err(Violation("it reads otherwise when its mirrors are whole".into()));
         }
+        found.extend(self.read_cuts(at_rest, thin, promised)?);
         at_rest.end(volume)?;
+        Ok(found)
+    }
+
+    /// Snapshots that have to be there are, and each holds what it has to.
+    fn read_cuts(
+        &self,
+        at_rest: &mut AtRest<'_>,
+        thin: Option<ThinPool>,
+        promised: &Promised,
+    ) -> Result<Vec<u8>, Violation> {
+        let mut found = Vec::new();
+        let Some(thin) = thin else { return Ok(found) };
+        let report = thin.report();
+        for (name, is_sure) in promised.cuts() {
+            let Some(of) = report.volumes.iter().find(|of| of.name == name) else {
+                match is_sure {
+                    true => return Err(Violation(format!("{name} was told to be there"))),
+                    false => continue,
+                }
+            };
+            let cut = thin.open_volume(of.volume);
+            let mut cut = cut.map_err(|e| Violation(format!("{name}: {e}")))?;
+            for &block in &self.blocks {
+                let bytes = read_block(at_rest, &mut cut, block)?;
+                let wrong = bytes.iter().find(|stamp| !promised.allows_in(&name, block, **stamp));
+                if let Some(stamp) = wrong {
+                    let all = promised.written(block);
+                    return Err(Violation(format!(
+                        "block {block} of {name} reads as {stamp}: {all:?}, {promised:?}"
+                    )));
+                }
+                found.extend(bytes);
+            }
+        }
         Ok(found)
     }
 
@@ -349,8 +330,7 @@ impl Script {
         for &block in &self.blocks {
             let first = read_block(at_rest, volume, block)?;
             if let Some(stamp) = first.iter().find(|stamp| !promised.allows(block, **stamp)) {
-                let all = promised.written.iter().filter(|write| write.block == block);
-                let all: Vec<_> = all.collect();
+                let all = promised.written(block);
                 return Err(Violation(format!("block {block} reads as {stamp}: {all:?}")));
             }
             let second = read_block(at_rest, volume, block)?;
@@ -394,59 +374,47 @@ impl Script {
     }
 }
 
-impl Act {
-    fn io(self, token: u64, at_rest: &AtRest<'_>) -> (Io, u8) {
-        match self {
-            Act::Write(first, count, stamp, fua) => {
-                let mut io = Io::new(token, Op::Write, first * BLOCK, count * BLOCK);
-                let bytes = vec![stamp; io.len as usize];
-                io.data = SegList::of(at_rest.pool().copy_of(&bytes).freeze());
-                io.flags.fua = fua;
-                (io, stamp)
-            }
-            Act::Zero(first, count) => {
-                (Io::new(token, Op::WriteZeroes, first * BLOCK, count * BLOCK), 0)
-            }
-            Act::Read(first) => (Io::new(token, Op::Read, first * BLOCK, BLOCK), 0),
-            Act::Flush | Act::Wait | Act::Rest => (Io::new(token, Op::Flush, 0, 0), 0),
-        }
-    }
-}
-
 /// What a user waits for.
-struct Waiting {
-    token: u64,
-    op: Op,
-    submitted: u64,
-    fua: bool,
-    /// What of the promises it is.
-    writes: std::ops::Range<usize>,
+struct Waits {
+    ios: Vec<Waiting>,
+    /// Snapshots that are being taken, or deleted, by their places among all.
+    changes: Vec<(OpNumber, usize)>,
+    thin: Option<ThinPool>,
 }
 
-impl Waiting {
-    fn new(io: &Io, stamp: u8, promised: &mut Promised) -> Self {
-        promised.clock += 1;
-        let (submitted, from) = (promised.clock, promised.written.len());
-        if io.op.is_write() {
-            for block in io.offset / BLOCK..(io.offset + io.len) / BLOCK {
-                let (completed, is_durable) = (u64::MAX, false);
-                promised.written.push(Written { block, stamp, submitted, completed, is_durable });
+impl Waits {
+    /// Begins to take a snapshot, or to delete the oldest.
+    fn change(&mut self, takes: bool, promised: &mut Promised) {
+        let Some(thin) = &self.thin else { return };
+        let report = thin.report();
+        let numbered =
+            |name: &str| report.volumes.iter().find(|of| of.name == name).map(|of| of.volume);
+        let begun = match takes {
+            true => {
+                let (at, name) = promised.begin_cut();
+                let Some(volume) = numbered(THIN_NAME) else { return };
+                let incarnation = at as u64 + 7;
+                Some((PoolOp::Snapshot { volume, name, incarnation, at: 0 }, at))
             }
+            false => promised
+                .begin_uncut()
+                .and_then(|(at, name)| Some((PoolOp::Delete { volume: numbered(&name)? }, at))),
+        };
+        if let Some((op, at)) = begun {
+            self.changes.push((thin.begin(op), at));
         }
-        let (token, op, fua) = (io.token, io.op, io.flags.fua);
-        Waiting { token, op, submitted, fua, writes: from..promised.written.len() }
     }
 
-    fn end(self, promised: &mut Promised) {
-        promised.clock += 1;
-        let now = promised.clock;
-        if self.op == Op::Flush {
-            let covered = |write: &&mut Written| write.completed < self.submitted;
-            promised.written.iter_mut().filter(covered).for_each(|write| write.is_durable = true);
-        }
-        for write in &mut promised.written[self.writes] {
-            write.completed = now;
-            write.is_durable |= self.fua;
+    /// Hears how changes have ended.
+    fn hear(&mut self, promised: &mut Promised) {
+        let Some(thin) = &self.thin else { return };
+        let mut ended = Vec::new();
+        thin.poll_ops(&mut ended);
+        for (number, result) in ended {
+            if let Some(at) = self.changes.iter().position(|(of, _)| *of == number) {
+                let (_, cut) = self.changes.swap_remove(at);
+                promised.end_cut(cut, result.is_ok());
+            }
         }
     }
 }
@@ -456,22 +424,25 @@ fn wait(
     at_rest: &mut AtRest<'_>,
     volume: &mut dyn Volume,
     promised: &mut Promised,
-    waits: &mut Vec<Waiting>,
+    waits: &mut Waits,
 ) -> Result<(), Violation> {
     let mut failed = None;
     at_rest.wait("an I/O", volume, |volume| {
         let mut done = Vec::new();
         volume.poll(&mut done);
         for completion in done {
-            let at = waits.iter().position(|wait| wait.token == completion.token);
+            let at = waits.ios.iter().position(|wait| wait.token == completion.token);
             let Some(at) = at else { continue };
-            let waiting = waits.remove(at);
+            let waiting = waits.ios.remove(at);
             match completion.result {
                 Ok(()) => waiting.end(promised),
+                // What snapshots have is not there for writes.
+                Err(error) if error.kind == ErrorKind::NoSpace && promised.has_cuts() => {}
                 Err(error) => failed = Some(error),
             }
         }
-        waits.is_empty()
+        waits.hear(promised);
+        waits.ios.is_empty() && waits.changes.is_empty()
     })?;
     failed.map_or(Ok(()), |error| Err(Violation(format!("an I/O failed: {error}"))))
 }

@@ -16,6 +16,7 @@ use thinwire_volume::{ErrorKind, LegStanding, Op, Volume, VolumeEvent};
 use super::disks::HostDisks;
 use super::growing::{Growing, GrowingScene, GrowingSettings, NotGrown};
 use super::returning::Returning;
+use super::scrubbing::HostScrub;
 use super::user::{DueErrors, UserScene, VolumeUser};
 use super::{Ambush, AmbushAt, ComposedVolume, HostEnd, have_all_legs};
 use crate::coverage::Coverage;
@@ -57,6 +58,8 @@ pub struct VolumeHost {
     pub is_closing: bool,
     /// It is to die at such a moment.
     pub ambush: Option<Ambush>,
+    /// A scrub of it.
+    pub scrub: HostScrub,
     /// Turns since it began to open the volume, and since something was submitted that somebody waits for.
     opening_turns: u32,
     write_turns: u32,
@@ -123,6 +126,7 @@ impl VolumeHost {
             run: 0,
             is_closing: false,
             ambush: None,
+            scrub: HostScrub::default(),
             opening_turns: 0,
             write_turns: 0,
             cut_turns: 0,
@@ -156,7 +160,7 @@ impl VolumeHost {
             has_asked_to_flush: false,
         });
         self.run = run;
-        self.is_closing = false;
+        (self.is_closing, self.scrub) = (false, HostScrub::default());
         (self.opening_turns, self.write_turns, self.cut_turns) = (0, 0, 0);
         self.user.begin(run);
         self.machine.frozen_until = 0;
@@ -182,8 +186,15 @@ impl VolumeHost {
 
     /// It has the volume.
     pub fn is_serving(&self) -> bool {
-        let stage = self.process.as_ref().map(|process| &process.stage);
-        matches!(stage, Some(Stage::Serving(_)))
+        matches!(self.process, Some(HostProcess { stage: Stage::Serving(_), .. }))
+    }
+
+    /// That.
+    pub(super) fn volume_mut(&mut self) -> Option<&mut dyn Volume> {
+        match &mut self.process.as_mut()?.stage {
+            Stage::Serving(volume) => Some(&mut **volume),
+            _ => None,
+        }
     }
 
     /// It has the volume, and all legs of all mirrors have all data.
@@ -506,6 +517,7 @@ impl VolumeHost {
         if self.user.is_fenced() {
             return Ok(Some(HostEnd::Fenced));
         }
+        self.look_at_scrub(scene.volume.may_fail, scene.coverage)?;
         let is_late = self.ambush.is_some_and(|ambush| ambush.at == AmbushAt::AnswerBehindDrop);
         if is_late && is_dropped {
             // A drop is told before what it was waited for with.

@@ -6,9 +6,11 @@
 //! * `growing.rs`: from disks to the volume on top of them, as whoever opens one does it
 //! * `disks.rs`: the disks as a host has them; `returning.rs`: legs of mirrors that come back
 //! * `host.rs`: a machine that composes one; `user.rs`: what is done with it, and how answers are judged; `cuts.rs`: snapshots
+//! * `scrubbing.rs`: scrubs beside users, and of what has rotted
 //! * `pools.rs`: volumes of pools that servers export; `whole_cuts.rs`: snapshots of several of these as one
 //! * `chaos.rs`: what goes wrong; `course.rs`: the course of a run, and its verdict
-//! * `enumerate.rs`: every crash of short workloads on one machine, over disks that lose what was not flushed (`crash_disk.rs`)
+//! * `enumerate.rs`: every crash of short workloads on one machine, over disks that lose what was not flushed (`crash_disk.rs`), and what is promised of these
+//!   (`promises.rs`)
 
 mod at_rest;
 mod chaos;
@@ -21,7 +23,9 @@ mod enumerate;
 mod growing;
 mod host;
 mod pools;
+mod promises;
 mod returning;
+mod scrubbing;
 mod shape;
 mod user;
 mod whole_cuts;

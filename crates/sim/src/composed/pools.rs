@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use thinwire_buffer::{Pool, Time};
 use thinwire_link::rng::Rng;
-use thinwire_modules::thin::ThinPool;
+use thinwire_modules::thin::{PoolCanary, PoolDone, PoolOp, PoolReport, ThinPool};
 use thinwire_volume::stores::FileStore;
 use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Volume, VolumeEvent};
 
@@ -85,6 +85,40 @@ impl PoolStore {
     pub fn open_pool(&self) -> Result<ThinPool, NotGrown> {
         let (on, seed) = (PoolStore::disks(&self.media), self.dice.borrow_mut().bits());
         AtRest::new(&on, seed).open_pool(&self.shape)
+    }
+
+    /// Changes the pool, while nobody has it. What the volume is known by then is known here, too.
+    ///
+    /// # Errors
+    /// It cannot be opened, or it cannot be done.
+    pub fn change(
+        &mut self,
+        planted: PoolCanary,
+        op: impl FnOnce(&PoolReport) -> PoolOp,
+    ) -> Result<PoolDone, Violation> {
+        let (on, seed) = (PoolStore::disks(&self.media), self.dice.borrow_mut().bits());
+        let mut at_rest = AtRest::new(&on, seed);
+        at_rest.settings.pool_canary = planted;
+        let done = at_rest.change_pool(&self.shape, op)?;
+        let opened = at_rest.open(&self.shape);
+        let (volume, _) = opened.map_err(|e| Violation(format!("a pool at rest: {e:?}")))?;
+        self.identity = volume.identity();
+        at_rest.end(volume)?;
+        Ok(done)
+    }
+
+    /// All bytes of the volume, while nobody has it.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn image(&self) -> Result<Vec<u8>, Violation> {
+        let (on, seed) = (PoolStore::disks(&self.media), self.dice.borrow_mut().bits());
+        let mut at_rest = AtRest::new(&on, seed);
+        let opened = at_rest.open(&self.shape);
+        let (mut volume, _) = opened.map_err(|e| Violation(format!("a pool at rest: {e:?}")))?;
+        let image = at_rest.read_all(&mut *volume)?;
+        at_rest.end(volume)?;
+        Ok(image)
     }
 
     /// Looks at everything that the pool keeps.

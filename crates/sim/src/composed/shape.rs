@@ -85,6 +85,18 @@ impl VolumeShape {
         shape
     }
 
+    /// The same, where this takes the place of one disk.
+    pub fn replaced(self, disk: usize, with: &dyn Fn(VolumeShape) -> VolumeShape) -> Self {
+        match self {
+            VolumeShape::Disk(number) if number == disk => with(VolumeShape::Disk(number)),
+            VolumeShape::Disk(number) => VolumeShape::Disk(number),
+            VolumeShape::Over(mut over) => {
+                over.parts = over.parts.into_iter().map(|part| part.replaced(disk, with)).collect();
+                VolumeShape::Over(over)
+            }
+        }
+    }
+
     /// The parts of the module, none of a disk.
     pub fn parts(&self) -> &[VolumeShape] {
         match self {

@@ -1,0 +1,190 @@
+//! Scrubs of the mirrors of a composed volume: beside its users, where they find nothing, and of a leg that has rotted at rest. What fits no sum is
+//! found and repaired; where legs have no sums it is told, and nothing is written (rule 20).
+
+use thinwire_link::rng::Rng;
+use thinwire_modules::meta::{LABEL_AREA_BYTES, NewPart};
+use thinwire_modules::mirror::MIRROR_DATA_START;
+use thinwire_modules::{Integrity, Module, SumLayout};
+use thinwire_volume::ScrubReport;
+
+use super::{ComposedVolume, VolumeHost, VolumeShape};
+use crate::coverage::Coverage;
+use crate::medium::MediumHandle;
+use crate::model::Violation;
+use crate::stamp::SECTOR_BYTES;
+
+/// Of what one block is judged, in bytes.
+const BLOCK: u64 = 4096;
+/// Mirrors are not smaller, in such blocks.
+const BLOCKS: u64 = 4;
+/// What may stand on a mirror of which a block reads as something else, where nobody reads it.
+const PASSING: [&str; 3] = ["cache", "qos", "slice"];
+
+/// A scrub of a host that runs.
+#[derive(Default)]
+pub struct HostScrub {
+    /// It was begun, and has not ended.
+    pub is_running: bool,
+    /// Nothing has rotted: what it finds it ought not to.
+    pub is_clean: bool,
+    /// What it said last, of each mirror.
+    pub reports: Vec<ScrubReport>,
+}
+
+impl VolumeHost {
+    /// Begins to read everything of all mirrors, if it has the volume.
+    pub fn begin_scrub(&mut self, is_clean: bool) {
+        let Some(volume) = self.volume_mut() else { return };
+        volume.scrubs(&mut |scrub| {
+            if scrub.scrub_report().module == "mirror" {
+                scrub.begin_scrub(0);
+            }
+        });
+        self.scrub = HostScrub { is_running: true, is_clean, reports: Vec::new() };
+        self.machine.dirty = true;
+    }
+
+    /// Hears how what was begun stands.
+    ///
+    /// # Errors
+    /// It has found what is not there.
+    pub(super) fn look_at_scrub(
+        &mut self,
+        may_fail: bool,
+        coverage: &mut Coverage,
+    ) -> Result<(), Violation> {
+        if !self.scrub.is_running {
+            return Ok(());
+        }
+        let Some(volume) = self.volume_mut() else { return Ok(()) };
+        let mut reports = Vec::new();
+        volume.scrubs(&mut |scrub| {
+            let report = scrub.scrub_report();
+            if report.module == "mirror" {
+                reports.push(report);
+            }
+        });
+        if reports.iter().any(|report| report.is_running) {
+            return Ok(());
+        }
+        self.scrub.is_running = false;
+        coverage.scrubs_ended += u64::from(!reports.is_empty());
+        let is_wrong = |report: &&ScrubReport| {
+            report.differing > 0 || !may_fail && (report.bad > 0 || report.repaired > 0)
+        };
+        let wrong = reports.iter().find(is_wrong).filter(|_| self.scrub.is_clean);
+        let wrong = wrong.map(|report| format!("nothing has rotted, and a scrub says {report:?}"));
+        self.scrub.reports = reports;
+        wrong.map_or(Ok(()), |why| {
+            Err(Violation(format!("{} (run {}): {why}", self.name, self.run)))
+        })
+    }
+}
+
+/// A block of a leg that is not what was written there any more.
+pub struct Rot {
+    medium: MediumHandle,
+    /// Where it stands, in sectors, and what stood there.
+    sector: usize,
+    was: Vec<u8>,
+    rotten: Vec<u8>,
+    /// The leg has sums.
+    has_sums: bool,
+}
+
+/// The legs of mirrors that may rot: the disk, where the data of the mirror begins there, and whether it has sums.
+fn legs(shape: &VolumeShape, volume: &ComposedVolume, found: &mut Vec<(usize, u64, bool)>) {
+    let is_mirror = shape.top().is_some_and(|top| top.is_mirror());
+    for part in shape.parts() {
+        match part {
+            VolumeShape::Disk(disk) if is_mirror => found.push((*disk, MIRROR_DATA_START, false)),
+            VolumeShape::Over(over) if is_mirror && over.has_sums() => {
+                let [VolumeShape::Disk(disk)] = over.parts[..] else { continue };
+                let medium = &volume.disks[disk].medium;
+                let (uuid, content) = ([1; 16], medium.identity());
+                let bytes = medium.durable().len() as u64;
+                let module = Module::find(Integrity::NAME).expect("there is one");
+                let part = NewPart { uuid, content, bytes };
+                let layout = SumLayout::of(part.data_bytes(module));
+                let start = LABEL_AREA_BYTES + layout.data_offset + MIRROR_DATA_START;
+                found.push((disk, start, true));
+            }
+            _ => {}
+        }
+        legs(part, volume, found);
+    }
+}
+
+/// A block that reads as something else would be read by what stands there, but for these.
+fn is_read_by_users_alone(shape: &VolumeShape) -> bool {
+    let mut shape = shape;
+    while let (Some(top), [part]) = (shape.top(), shape.parts()) {
+        if !PASSING.contains(&top.name) {
+            return false;
+        }
+        shape = part;
+    }
+    shape.top().is_some_and(|top| top.is_mirror())
+}
+
+impl Rot {
+    /// What a seed has rot while nobody has the volume, if it can be told what comes of that.
+    pub fn plant(volume: &ComposedVolume, rng: &mut Rng) -> Option<Rot> {
+        let mut found = Vec::new();
+        legs(&volume.shape, volume, &mut found);
+        let is_plain_told = is_read_by_users_alone(&volume.shape);
+        found.retain(|(.., has_sums)| *has_sums || is_plain_told);
+        // Those with sums are few.
+        if found.iter().any(|(.., has_sums)| *has_sums) && rng.chance(0.8) {
+            found.retain(|(.., has_sums)| *has_sums);
+        }
+        if found.is_empty() {
+            return None;
+        }
+        let (disk, start, has_sums) = found[rng.below(found.len() as u64) as usize];
+        let medium = volume.disks[disk].medium.clone();
+        let at = start + rng.below(BLOCKS) * BLOCK + rng.below(BLOCK);
+        let sector = at as usize / SECTOR_BYTES;
+        let place = sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES;
+        let was = medium.durable()[place].to_vec();
+        let mut rotten = was.clone();
+        rotten[at as usize % SECTOR_BYTES] ^= 1 << rng.below(8);
+        medium.write_durably(sector, rotten.clone());
+        Some(Rot { medium, sector, was, rotten, has_sums })
+    }
+
+    /// A scrub has told what is to be told.
+    ///
+    /// # Errors
+    /// It has not.
+    pub fn judge(&self, reports: &[ScrubReport]) -> Result<(), Violation> {
+        let of = |count: fn(&ScrubReport) -> u64| reports.iter().map(count).sum::<u64>();
+        let said = (of(|r| r.repaired), of(|r| r.differing), of(|r| r.bad));
+        let is_told = match self.has_sums {
+            // Whoever opened the volume may have read it, which repairs it, too.
+            true => matches!(said, (0 | 1, 0, 0)),
+            false => said == (0, 1, 0),
+        };
+        if !is_told || reports.iter().any(|report| report.has_failed) {
+            let sums = if self.has_sums { "with" } else { "without" };
+            let text = format!("sector {} of a leg {sums} sums has rotted", self.sector);
+            return Err(Violation(format!("{text}, and a scrub says {reports:?}")));
+        }
+        Ok(())
+    }
+
+    /// What stands there now is what is to.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check(&self) -> Result<(), Violation> {
+        let place = self.sector * SECTOR_BYTES..(self.sector + 1) * SECTOR_BYTES;
+        let stands = self.medium.durable()[place].to_vec();
+        let due = if self.has_sums { &self.was } else { &self.rotten };
+        if stands != *due {
+            let what = if self.has_sums { "was not repaired" } else { "was written over by guess" };
+            return Err(Violation(format!("what has rotted in sector {} {what}", self.sector)));
+        }
+        Ok(())
+    }
+}
