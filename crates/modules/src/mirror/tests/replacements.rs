@@ -62,7 +62,7 @@ fn survives(
 }
 
 /// At which moment the old leg was told to be none.
-fn play(world: &mut World, writes: bool) -> usize {
+fn play(world: &mut World, writes: bool, canary: MirrorCanary) -> usize {
     world.note();
     world.write(SMALL, 2, 3, false);
     world.wait();
@@ -73,6 +73,8 @@ fn play(world: &mut World, writes: bool) -> usize {
     }
     let label = add(world).unwrap();
     world.note();
+    // An addition is another matter.
+    world.mirror.canary = canary;
     bring(world, part(&label));
     replace(world);
     for stamp in 4..12 {
@@ -111,8 +113,7 @@ fn play(world: &mut World, writes: bool) -> usize {
 fn explore(order: Order, writes: bool, canary: MirrorCanary) -> Result<(Vec<bool>, usize), String> {
     let start = legs(2).into_iter().flatten().collect();
     let mut world = World::open(start, order, 7);
-    world.mirror.canary = canary;
-    let told = play(&mut world, writes);
+    let told = play(&mut world, writes, canary);
     if canary == MirrorCanary::None
         && (!is_removed(&world, 0) || standing_of(&world)[1..] != [InSync; 2])
     {
