@@ -202,7 +202,7 @@ impl Below {
     fn hand_down(&mut self, child: usize, offset: u64, mut io: Io, of: Whole) {
         let Child { volume, start, .. } = &mut self.children[child];
         // These have no range.
-        let has_range = !matches!(io.op, Op::Flush | Op::Cut);
+        let has_range = !matches!(io.op, Op::Flush | Op::Cut) && !io.op.is_record();
         let offset = if has_range { offset + *start } else { offset };
         let shift = io.offset.wrapping_sub(offset);
         io.offset = offset;

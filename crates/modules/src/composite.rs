@@ -17,6 +17,9 @@ pub trait Layout {
     /// Its name in the table of modules, and in errors.
     const NAME: &'static str;
 
+    /// It is all of the only volume below, whose writer record is the whole's. Default: no volume of several can keep one.
+    const HAS_RECORD_BELOW: bool = false;
+
     /// Hands an I/O down, which is no flush and has passed [`Geometry::check`], by exactly one call of
     /// `below`.
     fn submit(&mut self, io: Io, below: &mut Below);
@@ -71,7 +74,12 @@ impl<L: Layout> Volume for Composite<L> {
         match io.op {
             Op::Flush => self.below.flush(io),
             Op::Cut => self.below.cut_all(io),
-            // No volume of several can keep it: it is kept by whoever serves this one.
+            Op::StoreWriter if self.geometry.features.read_only => {
+                let error = io.error(ErrorKind::ReadOnly, L::NAME);
+                self.refused.push(Completion::new(io.token, Err(error)));
+            }
+            Op::LoadWriter | Op::StoreWriter if L::HAS_RECORD_BELOW => self.below.pass_on(0, 0, io),
+            // It is kept by whoever serves this one.
             Op::LoadWriter | Op::StoreWriter => {
                 let error = io.error(ErrorKind::Unsupported, L::NAME);
                 self.refused.push(Completion::new(io.token, Err(error)));

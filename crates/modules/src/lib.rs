@@ -50,7 +50,8 @@
 //!   what else makes its content another ([`IdentityHash`]), as options do.
 //! * **Options** are numbers, listed in the table with what each counts and takes ([`ModuleOption`]): one that is said has been
 //!   checked for that, and for nothing else. Without any a module can be put over whatever is large enough.
-//! * **Writer record**: none. Whoever serves the whole keeps it elsewhere, under that identity.
+//! * **Writer record**: that of the only volume below of one that is all of that ([`Layout::HAS_RECORD_BELOW`]), else none: it is kept in a label of the
+//!   whole ([`RecordedWhole`](meta::RecordedWhole)), or whoever serves the whole keeps it elsewhere, under that identity.
 
 #![forbid(unsafe_code)]
 

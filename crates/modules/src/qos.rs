@@ -283,6 +283,7 @@ impl Whole {
 
 impl Layout for Whole {
     const NAME: &'static str = "qos";
+    const HAS_RECORD_BELOW: bool = true;
 
     #[inline]
     fn submit(&mut self, io: Io, below: &mut Below) {

@@ -44,6 +44,7 @@ impl Readonly {
 
 impl Layout for Readonly {
     const NAME: &'static str = "readonly";
+    const HAS_RECORD_BELOW: bool = true;
 
     /// # Panics
     /// If it would change something: it was to be checked, and what lies below is not to pay for that.

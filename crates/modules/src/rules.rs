@@ -42,7 +42,7 @@ fn obey(module: &Module) {
         turns(module, count);
         shape(module, count);
         identity(module, count);
-        no_record(module, count);
+        record(module, count);
         match is_read_only(module, count) {
             true => reads(module, count),
             false => suite(module, count),
@@ -361,8 +361,34 @@ fn identity(module: &Module, count: usize) {
     assert!(all.iter().all(|puppet| puppet.identity() != known), "that of one of its volumes");
 }
 
-fn no_record(module: &Module, count: usize) {
-    let mut volume = over(module, &puppets(count));
+/// Those that are all of the only volume below, but for what they do to I/O.
+const ARE_WHAT_IS_BELOW: [&str; 7] =
+    ["readonly", "qos", "cache", "delay", "error", "trace", "pattern"];
+
+/// The writer record is that of the volume below, or there is none.
+fn record(module: &Module, count: usize) {
+    let all = puppets(count);
+    let mut volume = over(module, &all);
+    if ARE_WHAT_IS_BELOW.contains(&module.name) {
+        for op in [Op::LoadWriter, Op::StoreWriter] {
+            let io =
+                Io { data: WriterRecord::default().to_data(&Pool::new(0)), ..Io::new(7, op, 0, 0) };
+            volume.submit(io);
+            let mut done = Vec::new();
+            volume.poll(&mut done);
+            if volume.geometry().features.read_only && op == Op::StoreWriter {
+                let kind = done[0].result.map_err(|error| error.kind);
+                assert_eq!((kind, all[0].take().len()), (Err(ErrorKind::ReadOnly), 0));
+                continue;
+            }
+            let below = all[0].take_one();
+            assert_eq!((below.op, below.data.bytes(), done.len()), (op, WriterRecord::BYTES, 0));
+            all[0].succeed(&below);
+            volume.poll(&mut done);
+            assert_eq!((done[0].token, done[0].result, volume.outstanding()), (7, Ok(()), 0));
+        }
+        return;
+    }
     let errors = [
         load_writer(&mut *volume).expect_err("several volumes have no record"),
         store_writer(&mut *volume, WriterRecord::default())

@@ -9,7 +9,7 @@ use thinwire_buffer::Pool;
 use thinwire_link::rng::Rng;
 use thinwire_volume::stores::FileStore;
 use thinwire_volume::{
-    Disk, DiskDone, DiskOp, DiskOpKind, Grant, LeafGrant, RecordPlace, WriterRecord,
+    Disk, DiskDone, DiskOp, DiskOpKind, Grant, HeldGrant, LeafGeneration, RecordPlace, WriterRecord,
 };
 
 use crate::export::{Export, Store};
@@ -161,14 +161,27 @@ impl RecordPlace for TreeRecord {
         }
     }
 
-    fn remembered(&self) -> Vec<u64> {
-        self.found.clone()
+    fn remembered(&self) -> Vec<LeafGeneration> {
+        let of = |(leaf, &generation): (usize, &u64)| LeafGeneration {
+            leaf: if generation == 0 { [0; 16] } else { name_of(leaf) },
+            generation,
+        };
+        self.found.iter().enumerate().map(of).collect()
     }
 
-    fn remember(&mut self, generations: Vec<u64>, others: Vec<usize>) {
-        self.disk.keep_leaves(generations);
+    fn remember(&mut self, generations: Vec<LeafGeneration>, others: Vec<usize>) {
+        let of = |leaf: usize| {
+            let its = generations.iter().find(|one| one.leaf == name_of(leaf));
+            its.map_or(0, |one| one.generation)
+        };
+        self.disk.keep_leaves((0..self.leaves.len()).map(of).collect());
         self.next = Some(others);
     }
+}
+
+/// By which a leaf is known, wherever it is.
+fn name_of(leaf: usize) -> [u8; 16] {
+    [leaf as u8 + 1; 16]
 }
 
 /// Who a gateway is on its own disks, and who is nobody of the world's.
@@ -212,10 +225,17 @@ impl TreeStore {
     }
 
     /// All is there: what its process has been granted of each leaf, which is used from now on.
-    pub(crate) fn begin_to_use(&self) -> Vec<LeafGrant> {
+    pub(crate) fn begin_to_use(&self) -> Vec<HeldGrant> {
         let memory = &mut *self.memory.borrow_mut();
         memory.own.clear();
-        if self.unasked { Vec::new() } else { memory.notes.held(self.leaves.len()) }
+        if self.unasked {
+            return Vec::new();
+        }
+        let held = memory.notes.held(self.leaves.len()).into_iter().enumerate();
+        let of = |(leaf, grant)| HeldGrant { leaf: name_of(leaf), grant };
+        held.map(of)
+            .map(|held| if held.grant.generation == 0 { HeldGrant::default() } else { held })
+            .collect()
     }
 
     /// It could not begin. Nobody has used them: they are put back as they were, and before that it is written

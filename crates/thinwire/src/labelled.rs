@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use thinwire_modules::cuts::{CutVolume, Recorder};
 use thinwire_modules::meta::{
     Assembly, AssemblyError, BESIDE_TOKEN, Finding, Label, LabelError, LabelOutcome, LabelledPart,
-    Labels, OpeningError, PartFence, SeenPart, WholeGrowth, WholeOpening, WholeSizes, assemble,
+    Labels, OpeningError, PartFence, RecordedWhole, SeenPart, WholeGrowth, WholeOpening,
+    WholeSizes, assemble,
 };
 use thinwire_modules::mirror::OpeningWish;
 use thinwire_modules::thin::PoolHead;
@@ -115,7 +116,7 @@ pub fn build(
             let (labelled, door) = LabelledPart::new(child, fence.clone());
             child = Box::new(labelled);
             doors.push(door);
-            match cuts.is_some() && role == 0 {
+            match role == 0 {
                 true => {
                     let (recorder, recorded) = Recorder::new(child, labels, label);
                     child = Box::new(recorder);
@@ -152,19 +153,23 @@ pub fn build(
         None => open_over(module, parts, options, budget.as_ref()),
     };
     let opened = opened.map_err(|e| unfit(&whole, specs, e))?;
+    let kept_writer = whole.writer.clone();
     let growth = match doors.is_empty() {
         true => None,
         false => Some(WholeGrowth::new(whole, doors, kept, record.clone())),
     };
-    let (Some(record), Some((name, is_buffered))) = (record, cuts) else {
-        return Ok((opened, growth));
+    let Some(record) = record else {
+        return Ok((Box::new(RecordedWhole::of_reader(opened, kept_writer)), growth));
     };
-    let (mut volume, cuts) = CutVolume::new(opened, record, &host.pool());
+    let Some((name, is_buffered)) = cuts else {
+        return Ok((Box::new(RecordedWhole::new(opened, record)), growth));
+    };
+    let (mut volume, cuts) = CutVolume::new(opened, record.clone(), &host.pool());
     if is_buffered {
         volume.set_buffered();
     }
     host.cuts().add(name, cuts);
-    Ok((Box::new(volume), growth))
+    Ok((Box::new(RecordedWhole::new(Box::new(volume), record)), growth))
 }
 
 /// A whole, how its data stands on the only part of it, and what its opening has written to its parts, in the order in which they were given; nothing if

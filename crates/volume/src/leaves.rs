@@ -27,35 +27,85 @@ impl LeafGrant {
     }
 }
 
-/// The numbers of the leaves that others may have been granted since they were held under the generations
-/// `remembered`. Nothing remembered is known of a leaf that has 0 there, nor if there is none at all; other
-/// leaves than those of now may all have been.
-pub fn granted_to_others(remembered: &[u64], grants: &[LeafGrant]) -> Vec<usize> {
-    let is_other = |(leaf, grant): (usize, &LeafGrant)| {
-        let before = match remembered.len() == grants.len() {
-            true => remembered[leaf],
-            false => u64::MAX,
-        };
-        let fits = before < grant.generation && grant.since <= before + 1;
-        (grant.generation != 0 && before != 0 && !fits).then_some(leaf)
-    };
-    match remembered.is_empty() {
-        true => Vec::new(),
-        false => grants.iter().enumerate().filter_map(is_other).collect(),
+/// A leaf of a volume, as a process holds it that starts to serve the volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldGrant {
+    /// By which the leaf is known, wherever it stands in the volume: the identity of its content; zero if nothing was granted of it.
+    pub leaf: [u8; 16],
+    /// What was granted.
+    pub grant: LeafGrant,
+}
+
+/// What is remembered of a leaf beside the writer record of what it is a leaf of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeafGeneration {
+    /// As [`HeldGrant::leaf`]. Zero: of a leaf of which nothing was granted yet; with a generation, which only earlier versions have
+    /// written, of the leaf in this place.
+    pub leaf: [u8; 16],
+    /// Under which it was held last; 0 for one that never was.
+    pub generation: u64,
+}
+
+impl LeafGeneration {
+    /// Bytes of one, wherever they are kept: leaf, generation.
+    pub const BYTES: usize = 24;
+
+    fn is_known(&self) -> bool {
+        self.leaf != [0; 16]
     }
 }
 
-/// What is to be remembered from now on: of a leaf that is only read, what was before.
-pub fn to_remember(remembered: &[u64], grants: &[LeafGrant]) -> Vec<u64> {
-    let before = |leaf: usize| match remembered.len() == grants.len() {
-        true => remembered[leaf],
-        false => 0,
+/// The numbers of the leaves, among `held`, that others may have been granted since they were held as is `remembered`. If nothing is remembered, nothing is known
+/// of any. A leaf of which nothing is remembered may be one of those that were there and never held; any other may have been granted to anybody.
+pub fn granted_to_others(remembered: &[LeafGeneration], held: &[HeldGrant]) -> Vec<usize> {
+    if remembered.is_empty() {
+        return Vec::new();
+    }
+    let fits = |before: u64, grant: &LeafGrant| {
+        before == 0 || (before < grant.generation && grant.since <= before + 1)
     };
-    let now = |(leaf, grant): (usize, &LeafGrant)| match grant.generation {
-        0 => before(leaf),
-        generation => generation,
-    };
-    grants.iter().enumerate().map(now).collect()
+    let is_granted = |(_, held): &(usize, &HeldGrant)| held.grant.generation != 0;
+    let granted = held.iter().enumerate().filter(is_granted);
+    if remembered.iter().any(|one| !one.is_known() && one.generation != 0) {
+        let is_other = |(place, one): &(usize, &HeldGrant)| {
+            remembered.len() != held.len() || !fits(remembered[*place].generation, &one.grant)
+        };
+        return granted.filter(is_other).map(|(place, _)| place).collect();
+    }
+    let mut rest = remembered.to_vec();
+    let (mut others, mut unknown) = (Vec::new(), Vec::new());
+    for (place, one) in granted {
+        match rest.iter().position(|before| before.is_known() && before.leaf == one.leaf) {
+            None => unknown.push(place),
+            Some(at) => {
+                if !fits(rest.swap_remove(at).generation, &one.grant) {
+                    others.push(place);
+                }
+            }
+        }
+    }
+    // What is not held now was held before, or else never was.
+    let known = rest.iter().filter(|before| before.is_known()).count();
+    let not_held = held.iter().filter(|one| one.grant.generation == 0).count();
+    if unknown.len() + not_held.saturating_sub(known) > rest.len() - known {
+        others.append(&mut unknown);
+    }
+    others.sort_unstable();
+    others
+}
+
+/// What is to be remembered from now on, of so many leaves as there are: of those that are not held, what was before, as far as there is
+/// room for it.
+pub fn to_remember(remembered: &[LeafGeneration], held: &[HeldGrant]) -> Vec<LeafGeneration> {
+    let now = |one: &HeldGrant| LeafGeneration { leaf: one.leaf, generation: one.grant.generation };
+    let mut all: Vec<_> = held.iter().map(now).filter(|now| now.generation != 0).collect();
+    for before in remembered.iter().filter(|before| before.is_known()) {
+        if all.len() < held.len() && all.iter().all(|now| now.leaf != before.leaf) {
+            all.push(*before);
+        }
+    }
+    all.resize(held.len(), LeafGeneration::default());
+    all
 }
 
 #[cfg(test)]
@@ -66,22 +116,59 @@ mod tests {
         LeafGrant::behind(None, generation)
     }
 
+    /// Of leaves 1, 2 and so on: what was granted of each, if anything.
+    fn held(grants: &[LeafGrant]) -> Vec<HeldGrant> {
+        let of = |(leaf, grant): (u8, &LeafGrant)| match grant.generation {
+            0 => HeldGrant::default(),
+            _ => HeldGrant { leaf: [leaf; 16], grant: *grant },
+        };
+        (1..).zip(grants).map(of).collect()
+    }
+
+    fn known(leaves: &[(u8, u64)]) -> Vec<LeafGeneration> {
+        let of = |&(leaf, generation)| LeafGeneration { leaf: [leaf; 16], generation };
+        leaves.iter().map(of).collect()
+    }
+
+    fn others(remembered: &[(u8, u64)], grants: &[LeafGrant]) -> Vec<usize> {
+        granted_to_others(&known(remembered), &held(grants))
+    }
+
     #[test]
     fn the_next_generation_is_ones_own_and_any_other_is_not() {
-        let others =
-            |remembered: &[u64], grants: &[LeafGrant]| granted_to_others(remembered, grants);
-        assert_eq!(others(&[4, 7], &[alone(5), alone(8)]), []);
-        assert_eq!(others(&[4, 7], &[alone(6), alone(8)]), [0]);
-        assert_eq!(others(&[4, 7], &[alone(6), alone(9)]), [0, 1]);
-        // A record that was lost tells nothing, nor does one that was put back.
-        assert_eq!(others(&[4, 7], &[alone(5), alone(7)]), [1]);
-        assert_eq!(others(&[4, 7], &[alone(1), alone(8)]), [0]);
-        assert_eq!(others(&[u64::MAX], &[alone(u64::MAX)]), [0]);
-        // Only read now, or never held.
-        assert_eq!(others(&[4, 0], &[LeafGrant::default(), alone(9)]), []);
+        // As it is written, and as an earlier version wrote it, by place.
+        for [a, b] in [[1, 2], [0, 0]] {
+            assert_eq!(others(&[(a, 4), (b, 7)], &[alone(5), alone(8)]), []);
+            assert_eq!(others(&[(a, 4), (b, 7)], &[alone(6), alone(8)]), [0]);
+            assert_eq!(others(&[(a, 4), (b, 7)], &[alone(6), alone(9)]), [0, 1]);
+            // A record that was lost tells nothing, nor does one that was put back.
+            assert_eq!(others(&[(a, 4), (b, 7)], &[alone(5), alone(7)]), [1]);
+            assert_eq!(others(&[(a, 4), (b, 7)], &[alone(1), alone(8)]), [0]);
+            assert_eq!(others(&[(a, u64::MAX)], &[alone(u64::MAX)]), [0]);
+            // Only read now, or never held.
+            assert_eq!(others(&[(a, 4), (0, 0)], &[LeafGrant::default(), alone(9)]), [0; 0]);
+        }
         // A record of an earlier version, and one of other leaves.
         assert_eq!(others(&[], &[alone(9), alone(9)]), []);
-        assert_eq!(others(&[8], &[alone(9), alone(9), LeafGrant::default()]), [0, 1]);
+        assert_eq!(others(&[(0, 8)], &[alone(9), alone(9), LeafGrant::default()]), [0, 1]);
+    }
+
+    #[test]
+    fn leaves_are_known_wherever_they_stand_and_none_that_is_not_remembered() {
+        assert_eq!(others(&[(2, 7), (1, 4)], &[alone(5), alone(8)]), []);
+        // One less: it was removed.
+        assert_eq!(others(&[(2, 7), (1, 4)], &[alone(5)]), []);
+        // One more: whoever had it added may have been somebody else.
+        assert_eq!(others(&[(1, 4)], &[alone(5), alone(1)]), [1]);
+        assert_eq!(others(&[(3, 4), (1, 4)], &[alone(5), alone(8)]), [1]);
+        // It was there, and absent.
+        assert_eq!(others(&[(1, 4), (0, 0)], &[alone(5), alone(8)]), []);
+        assert_eq!(others(&[(1, 4), (0, 0)], &[alone(5), alone(8), alone(9)]), [1, 2]);
+        // What has no record is still there, and is not the one that is new.
+        assert_eq!(others(&[(1, 4), (0, 0)], &[alone(5), LeafGrant::default(), alone(9)]), [2]);
+        // Two copies of one image.
+        let twins = [alone(5), alone(8)].map(|grant| HeldGrant { leaf: [1; 16], grant });
+        assert_eq!(granted_to_others(&known(&[(1, 4), (1, 7)]), &twins), []);
     }
 
     #[test]
@@ -89,20 +176,28 @@ mod tests {
         let first = LeafGrant::behind(None, 5);
         let third = LeafGrant::behind(Some(LeafGrant::behind(Some(first), 6)), 7);
         assert_eq!(third, LeafGrant { since: 5, generation: 7 });
-        assert_eq!(granted_to_others(&[4], &[third]), []);
-        assert_eq!(granted_to_others(&[5], &[third]), []);
-        assert_eq!(granted_to_others(&[3], &[third]), [0]);
+        assert_eq!(others(&[(1, 4)], &[third]), []);
+        assert_eq!(others(&[(1, 5)], &[third]), []);
+        assert_eq!(others(&[(1, 3)], &[third]), [0]);
         // Somebody else had 8.
         let later = LeafGrant::behind(Some(third), 9);
-        assert_eq!((later.since, granted_to_others(&[4], &[later])), (9, vec![0]));
+        assert_eq!((later.since, others(&[(1, 4)], &[later])), (9, vec![0]));
         assert_eq!(third.taken_back(), Some(LeafGrant { since: 5, generation: 6 }));
         assert_eq!(first.taken_back(), None);
     }
 
     #[test]
-    fn what_is_only_read_is_remembered_as_it_was() {
+    fn what_is_not_held_is_remembered_as_it_was() {
+        let now = |remembered: &[(u8, u64)], grants: &[LeafGrant]| {
+            let all = to_remember(&known(remembered), &held(grants));
+            assert_eq!(to_remember(&all, &held(grants)), all, "it stays");
+            all
+        };
         let grants = [alone(5), LeafGrant::default(), alone(9)];
-        assert_eq!(to_remember(&[4, 7, 0], &grants), [5, 7, 9]);
-        assert_eq!(to_remember(&[], &grants), [5, 0, 9]);
+        assert_eq!(now(&[(1, 4), (2, 7), (0, 0)], &grants), known(&[(1, 5), (3, 9), (2, 7)]));
+        assert_eq!(now(&[], &grants), known(&[(1, 5), (3, 9), (0, 0)]));
+        // There is room for as many as there are: of what was put in place of another nothing is left.
+        assert_eq!(now(&[(7, 4), (1, 7)], &[alone(5), alone(1)]), known(&[(1, 5), (2, 1)]));
+        assert_eq!(now(&[(0, 4), (0, 7)], &[alone(5), alone(8)]), known(&[(1, 5), (2, 8)]));
     }
 }

@@ -1,13 +1,15 @@
-//! A volume that keeps no writer record itself, with one that is kept elsewhere: what a target serves
-//! that is made of other volumes.
+//! What a target serves that is made of other volumes, with its writer record, which that keeps itself ([`KeptBy`]), or which is kept elsewhere.
 
-use thinwire_buffer::{Pool, SegList};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use thinwire_buffer::Pool;
 
 use crate::disk::error_kind;
-use crate::leaves::{LeafGrant, granted_to_others, to_remember};
+use crate::leaves::{HeldGrant, LeafGeneration, granted_to_others, to_remember};
 use crate::{
-    Completion, Disk, DiskDone, DiskOp, DiskOpKind, ErrorKind, Io, IoError, Layer, Op, Token,
-    Volume, WriterRecord,
+    Completion, Disk, DiskDone, DiskOp, DiskOpKind, ErrorKind, Io, IoError, KeptWriter, Layer, Op,
+    Token, Volume, WriterRecord,
 };
 
 /// Where a writer record is kept, apart from the content that it is of, and with it the generations
@@ -19,14 +21,17 @@ pub trait RecordPlace {
     /// Appends those that have ended.
     fn poll(&mut self, done: &mut Vec<DiskDone>);
 
-    /// The generations that the last [`DiskOpKind::LoadWriter`] has found, in the order of the leaves;
-    /// empty if there were none.
-    fn remembered(&self) -> Vec<u64>;
+    /// The generations that the last [`DiskOpKind::LoadWriter`] has found; empty if there were none.
+    fn remembered(&self) -> Vec<LeafGeneration>;
 
     /// These are stored with the next record, in one step or behind it, and stay with later ones. Once they
     /// are durable it forgets what it knows of unused grants, before that record counts as stored; and
     /// tells somebody that of the leaves with the numbers `others` somebody else may have been the writer.
-    fn remember(&mut self, generations: Vec<u64>, others: Vec<usize>);
+    fn remember(&mut self, generations: Vec<LeafGeneration>, others: Vec<usize>);
+
+    /// The volume itself keeps the record from now on, and the next one to be stored is durable there, with its generations: what there is of it here goes, and so does what it
+    /// knows of unused grants.
+    fn give_up(&mut self) {}
 }
 
 /// A disk, for a volume that has no leaves with records: it keeps a record alone.
@@ -39,16 +44,39 @@ impl<D: Disk> RecordPlace for D {
         Disk::poll(self, done);
     }
 
-    fn remembered(&self) -> Vec<u64> {
+    fn remembered(&self) -> Vec<LeafGeneration> {
         Vec::new()
     }
 
-    fn remember(&mut self, generations: Vec<u64>, _: Vec<usize>) {
+    fn remember(&mut self, generations: Vec<LeafGeneration>, _: Vec<usize>) {
         assert!(generations.is_empty(), "a disk has no place for the generations of leaves");
     }
 }
 
-/// A volume and the place of its record. All else is the volume's.
+/// Who keeps a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptBy {
+    /// The place beside the volume.
+    Place,
+    /// The volume itself, as long as it can ([`KeptWriter`]). What the place has from before is taken over, once.
+    Volume,
+}
+
+/// The leaves of a volume that is served, for whoever has some come and go meanwhile. A handle.
+#[derive(Clone, Debug, Default)]
+pub struct HeldLeaves(Rc<RefCell<Option<Vec<HeldGrant>>>>);
+
+impl HeldLeaves {
+    /// They are held like this from now on, all of them: that is remembered soon, be it that nobody asks for the record.
+    pub fn set(&self, held: Vec<HeldGrant>) {
+        *self.0.borrow_mut() = Some(held);
+    }
+}
+
+/// Of what it stores for itself below, or in the place: nobody above has such a token.
+const OWN_TOKEN: Token = Token::MAX - 2;
+
+/// A volume and its record. All else is the volume's.
 ///
 /// If somebody else has been granted a leaf since this volume was served last, the record that is loaded is
 /// raised first: who was the writer is fenced, and so are its unflushed writes, which are older than what is
@@ -56,12 +84,24 @@ impl<D: Disk> RecordPlace for D {
 pub struct Recorded<P> {
     below: Box<dyn Volume>,
     place: P,
-    /// Not yet compared with what the place remembers.
-    grants: Vec<LeafGrant>,
-    /// They are being stored, for whoever loads, with this record.
+    by: KeptBy,
+    held: Vec<HeldGrant>,
+    /// What has changed of them since.
+    changes: HeldLeaves,
+    /// They were compared with what was remembered, and are stored; or there is nothing to compare.
+    is_settled: bool,
+    /// What is remembered of them, with each record.
+    now: Vec<LeafGeneration>,
+    /// The record, as it is known to be stored.
+    current: Option<WriterRecord>,
+    /// It is being stored with the leaves of now, for whoever loads.
     settling: Option<(Token, WriterRecord)>,
     /// With this record they may be stored already, though that has failed.
     tried: Option<WriterRecord>,
+    /// Records that are being stored, by token.
+    storing: Vec<(Token, WriterRecord)>,
+    /// What is below of the record.
+    out: Vec<(Token, Op)>,
     /// Operations of the record that have not ended, and those that never began.
     outstanding: usize,
     refused: Vec<Completion>,
@@ -69,77 +109,214 @@ pub struct Recorded<P> {
 }
 
 impl<P: RecordPlace> Recorded<P> {
-    /// `grants` are those of its leaves, in order. Nothing is read or written yet.
-    pub fn new(below: Box<dyn Volume>, place: P, grants: Vec<LeafGrant>) -> Self {
-        let (refused, done) = (Vec::new(), Vec::new());
-        let (settling, tried) = (None, None);
-        Recorded { below, place, grants, settling, tried, outstanding: 0, refused, done }
+    /// With the record in `place`; `held` are the leaves of the volume, all of them. Nothing is read or written yet.
+    pub fn new(below: Box<dyn Volume>, place: P, held: Vec<HeldGrant>) -> Self {
+        Self::kept_by(KeptBy::Place, below, place, held)
+    }
+
+    /// As [`Recorded::new`], of a record that may be kept by the volume itself.
+    pub fn kept_by(by: KeptBy, below: Box<dyn Volume>, place: P, held: Vec<HeldGrant>) -> Self {
+        let is_settled = held.iter().all(|one| one.grant.generation == 0);
+        Recorded {
+            below,
+            place,
+            by,
+            held,
+            changes: HeldLeaves::default(),
+            is_settled,
+            now: Vec::new(),
+            current: None,
+            settling: None,
+            tried: None,
+            storing: Vec::new(),
+            out: Vec::new(),
+            outstanding: 0,
+            refused: Vec::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// From now on it is told by this that its leaves have changed.
+    pub fn follow(&mut self, leaves: HeldLeaves) {
+        self.changes = leaves;
     }
 
     /// An I/O of the record.
     #[cold]
     fn submit_record(&mut self, io: &Io) {
-        let kind = match io.op {
-            Op::LoadWriter => Some(DiskOpKind::LoadWriter(Box::default())),
-            _ => WriterRecord::from_data(&io.data)
-                .map(|record| DiskOpKind::StoreWriter(Box::new(record))),
-        };
         self.outstanding += 1;
-        match kind {
-            Some(kind) => {
-                self.place.submit(DiskOp { token: io.token, offset: 0, len: 0, kind });
-            }
-            None => {
-                let error = Err(io.error(ErrorKind::Invalid, "writer record"));
+        match (io.op, WriterRecord::from_data(&io.data)) {
+            (Op::LoadWriter, _) => self.load(io.token, self.by),
+            (_, Some(record)) => self.store(io.token, record),
+            (_, None) => {
+                let error = Err(io.error(ErrorKind::Invalid, NAME));
                 self.refused.push(Completion::new(io.token, error));
             }
         }
     }
 
+    fn load(&mut self, token: Token, from: KeptBy) {
+        match from {
+            KeptBy::Place => self.ask_place(token, DiskOpKind::LoadWriter(Box::default())),
+            KeptBy::Volume => self.ask_below(Io::new(token, Op::LoadWriter, 0, 0)),
+        }
+    }
+
+    /// With the generations that are remembered by now.
+    fn store(&mut self, token: Token, record: WriterRecord) {
+        self.storing.push((token, record));
+        match self.by {
+            KeptBy::Place => self.ask_place(token, DiskOpKind::StoreWriter(Box::new(record))),
+            KeptBy::Volume => {
+                // Who has not looked knows nothing of leaves.
+                let leaves = (self.is_settled || self.settling.is_some()).then(|| self.now.clone());
+                self.ask_below(KeptWriter { record, leaves }.to_io(token, &Pool::new(0)));
+            }
+        }
+    }
+
+    fn ask_place(&mut self, token: Token, kind: DiskOpKind) {
+        self.place.submit(DiskOp { token, offset: 0, len: 0, kind });
+    }
+
+    fn ask_below(&mut self, io: Io) {
+        self.out.push((io.token, io.op));
+        self.below.submit(io);
+    }
+
+    /// Takes out of `done`, from `start` on, what has ended below of the record.
     #[cold]
-    fn poll_record(&mut self, done: &mut Vec<Completion>) {
+    fn take_kept(&mut self, start: usize, done: &mut Vec<Completion>) {
+        let mut at = start;
+        while at < done.len() {
+            let is_it = |(token, _): &(Token, Op)| *token == done[at].token;
+            let Some(nth) = self.out.iter().position(is_it) else {
+                at += 1;
+                continue;
+            };
+            let (token, op) = self.out.swap_remove(nth);
+            let Completion { result, data, .. } = done.remove(at);
+            let ended = match op {
+                Op::LoadWriter => {
+                    let bad = failed(op, ErrorKind::Io);
+                    let found = result.and_then(|()| KeptWriter::from_data(&data).ok_or(bad));
+                    self.on_kept(token, found)
+                }
+                _ => self.on_stored(token, result, KeptBy::Volume),
+            };
+            if let Some(ended) = ended {
+                self.outstanding -= 1;
+                done.insert(at, ended);
+                at += 1;
+            }
+        }
+    }
+
+    #[cold]
+    fn poll_place(&mut self, done: &mut Vec<Completion>) {
         let before = done.len();
         done.append(&mut self.refused);
         let mut ended = std::mem::take(&mut self.done);
         self.place.poll(&mut ended);
-        done.extend(ended.drain(..).filter_map(|one| self.on_done(one)));
+        for DiskDone { token, result, kind } in ended.drain(..) {
+            let ended = match kind {
+                DiskOpKind::LoadWriter(record) => {
+                    let result = result.map_err(|errno| failed(Op::LoadWriter, error_kind(errno)));
+                    let leaves = Some(self.place.remembered());
+                    self.on_loaded(token, result.map(|()| KeptWriter { record: *record, leaves }))
+                }
+                _ => {
+                    let result = result.map_err(|errno| failed(Op::StoreWriter, error_kind(errno)));
+                    self.on_stored(token, result, KeptBy::Place)
+                }
+            };
+            done.extend(ended);
+        }
         self.done = ended;
         self.outstanding -= done.len() - before;
     }
 
-    /// What it is to whoever asked, unless it goes on.
-    fn on_done(&mut self, one: DiskDone) -> Option<Completion> {
-        let DiskDone { token, result, kind } = one;
-        let settled = self.settling.take_if(|(of, _)| *of == token);
-        let (op, record) = match (kind, settled) {
-            (DiskOpKind::LoadWriter(found), _) => {
-                if result.is_ok() && self.grants.iter().any(|grant| grant.generation != 0) {
-                    return self.settle(token, *found);
-                }
-                (Op::LoadWriter, Some(*found))
+    /// What the volume keeps itself.
+    fn on_kept(&mut self, token: Token, found: Result<KeptWriter, IoError>) -> Option<Completion> {
+        match &found {
+            // What was kept before it could.
+            Ok(kept) if kept.is_none() => self.load(token, KeptBy::Place),
+            Err(IoError { kind: ErrorKind::Unsupported, .. }) => {
+                self.by = KeptBy::Place;
+                self.load(token, KeptBy::Place);
             }
-            (_, Some((_, record))) => {
-                if result.is_ok() {
-                    self.grants.clear();
-                }
-                // To whoever loads; but that is what fails, if it does.
-                (Op::StoreWriter, Some(record))
-            }
-            (_, None) => (Op::StoreWriter, None),
+            _ => return self.on_loaded(token, found),
+        }
+        None
+    }
+
+    /// What it is to whoever loads, unless it goes on.
+    fn on_loaded(
+        &mut self,
+        token: Token,
+        found: Result<KeptWriter, IoError>,
+    ) -> Option<Completion> {
+        let kept = match found {
+            Ok(kept) => kept,
+            Err(error) => return Some(Completion::new(token, Err(error))),
         };
-        let result = result.map_err(|errno| failed(op, error_kind(errno)));
-        let record = record.filter(|_| result.is_ok());
-        let data = record.map_or_else(SegList::new, |record| record.to_data(&Pool::new(0)));
-        Some(Completion { data, ..Completion::new(token, result) })
+        match self.is_settled {
+            true => {
+                self.now = kept.leaves.unwrap_or_default();
+                Some(self.loaded(token, kept.record))
+            }
+            false => self.settle(token, kept),
+        }
+    }
+
+    fn loaded(&mut self, token: Token, record: WriterRecord) -> Completion {
+        self.current = Some(record);
+        let data = record.to_data(&Pool::new(0));
+        Completion { data, ..Completion::new(token, Ok(())) }
+    }
+
+    fn on_stored(
+        &mut self,
+        token: Token,
+        result: Result<(), IoError>,
+        by: KeptBy,
+    ) -> Option<Completion> {
+        if result.is_ok() && by != self.by {
+            // Of the place, which has given it up.
+            return self.settled(token, Ok(()));
+        }
+        let nth = self.storing.iter().position(|(of, _)| *of == token);
+        let stored = nth.map(|nth| self.storing.remove(nth).1);
+        self.current = stored.filter(|_| result.is_ok()).or(self.current);
+        if token == OWN_TOKEN {
+            return None;
+        }
+        match self.settling {
+            Some((of, record)) if of == token => {
+                if result.is_ok() && self.by == KeptBy::Volume {
+                    self.place.give_up();
+                    self.ask_place(token, DiskOpKind::StoreWriter(Box::new(record)));
+                    return None;
+                }
+                self.settled(token, result)
+            }
+            _ => Some(Completion::new(token, result)),
+        }
     }
 
     /// Has the grants of now remembered, with the record that counts from now on.
-    fn settle(&mut self, token: Token, found: WriterRecord) -> Option<Completion> {
-        let remembered = self.place.remembered();
-        let now = to_remember(&remembered, &self.grants);
-        let others = match self.tried == Some(found) && now == remembered {
-            true => Vec::new(),
-            false => granted_to_others(&remembered, &self.grants),
+    fn settle(&mut self, token: Token, found: KeptWriter) -> Option<Completion> {
+        let KeptWriter { record: found, leaves: remembered } = found;
+        let now = to_remember(remembered.as_deref().unwrap_or_default(), &self.held);
+        let is_there = self.tried == Some(found) && remembered.as_ref() == Some(&now);
+        let others = match &remembered {
+            _ if is_there => Vec::new(),
+            Some(remembered) => granted_to_others(remembered, &self.held),
+            // Somebody has stored that who had all of them.
+            None => {
+                let held = self.held.iter().enumerate();
+                held.filter(|(_, one)| one.grant.generation != 0).map(|(leaf, _)| leaf).collect()
+            }
         };
         let raised = match others.is_empty() {
             true => Some(found),
@@ -154,15 +331,46 @@ impl<P: RecordPlace> Recorded<P> {
         };
         self.tried = Some(record);
         self.settling = Some((token, record));
+        self.now = now.clone();
         self.place.remember(now, others);
-        let kind = DiskOpKind::StoreWriter(Box::new(record));
-        self.place.submit(DiskOp { token, offset: 0, len: 0, kind });
+        self.store(token, record);
         None
+    }
+
+    /// They are, or that has failed: to whoever loads.
+    fn settled(&mut self, token: Token, result: Result<(), IoError>) -> Option<Completion> {
+        let (_, record) = self.settling.take_if(|(of, _)| *of == token)?;
+        Some(match result {
+            Ok(()) => {
+                self.is_settled = true;
+                self.loaded(token, record)
+            }
+            // But that is what fails, if it does.
+            Err(error) => Completion::new(token, Err(error)),
+        })
+    }
+
+    /// Has it remembered how the leaves are held by now, with the record that is there, unless that is being changed.
+    fn follow_leaves(&mut self) {
+        let is_free = self.is_settled && self.outstanding == 0 && self.storing.is_empty();
+        let Some(record) = self.current.filter(|_| is_free) else { return };
+        let Some(held) = self.changes.0.borrow_mut().take() else { return };
+        let now = to_remember(&self.now, &held);
+        self.held = held;
+        if now != self.now {
+            self.now = now.clone();
+            if self.by == KeptBy::Place {
+                self.place.remember(now, Vec::new());
+            }
+            self.store(OWN_TOKEN, record);
+        }
     }
 }
 
+const NAME: &str = "writer record";
+
 fn failed(op: Op, kind: ErrorKind) -> IoError {
-    Io::new(0, op, 0, 0).error(kind, "writer record")
+    Io::new(0, op, 0, 0).error(kind, NAME)
 }
 
 impl<P: RecordPlace> Layer for Recorded<P> {
@@ -186,184 +394,22 @@ impl<P: RecordPlace> Layer for Recorded<P> {
 
     #[inline]
     fn bring(&mut self, done: &mut Vec<Completion>) {
+        let start = done.len();
         self.below.poll(done);
-        if self.outstanding > 0 {
-            self.poll_record(done);
+        if !self.out.is_empty() {
+            self.take_kept(start, done);
+        }
+        if self.outstanding > 0 || !self.storing.is_empty() {
+            self.poll_place(done);
+        } else if self.changes.0.borrow().is_some() {
+            self.follow_leaves();
         }
     }
 
     fn taken(&self) -> usize {
-        self.below.outstanding() + self.outstanding
+        self.below.outstanding() - self.out.len() + self.outstanding
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-    use std::rc::Rc;
-
-    use super::*;
-    use crate::stores::NullStore;
-    use crate::{load_writer, store_writer};
-
-    const EIO: i32 = 5;
-
-    /// What outlives a process.
-    #[derive(Default)]
-    struct File {
-        record: WriterRecord,
-        leaves: Vec<u64>,
-        /// So many of the next records cannot be stored, though they are there, or not even that.
-        fails: usize,
-        writes_nothing: bool,
-        /// What was stored, and who was told of.
-        stored: Vec<(WriterRecord, Vec<u64>)>,
-        told: Vec<usize>,
-    }
-
-    struct Place {
-        file: Rc<RefCell<File>>,
-        found: Vec<u64>,
-        next: Vec<u64>,
-        others: Vec<usize>,
-        done: Vec<DiskDone>,
-    }
-
-    impl RecordPlace for Place {
-        fn submit(&mut self, op: DiskOp) {
-            let file = &mut *self.file.borrow_mut();
-            let DiskOp { token, mut kind, .. } = op;
-            let mut result = Ok(());
-            match &mut kind {
-                DiskOpKind::LoadWriter(record) => {
-                    **record = file.record;
-                    (self.found, self.next) = (file.leaves.clone(), file.leaves.clone());
-                }
-                DiskOpKind::StoreWriter(_) if file.fails > 0 && file.writes_nothing => {
-                    file.fails -= 1;
-                    result = Err(EIO);
-                }
-                DiskOpKind::StoreWriter(record) => {
-                    (file.record, file.leaves) = (**record, self.next.clone());
-                    file.stored.push((**record, self.next.clone()));
-                    match file.fails {
-                        0 => file.told.append(&mut self.others),
-                        _ => {
-                            file.fails -= 1;
-                            result = Err(EIO);
-                        }
-                    }
-                }
-                _ => unreachable!("it is of a record"),
-            }
-            self.done.push(DiskDone { token, result, kind });
-        }
-
-        fn poll(&mut self, done: &mut Vec<DiskDone>) {
-            done.append(&mut self.done);
-        }
-
-        fn remembered(&self) -> Vec<u64> {
-            self.found.clone()
-        }
-
-        fn remember(&mut self, generations: Vec<u64>, others: Vec<usize>) {
-            (self.next, self.others) = (generations, others);
-        }
-    }
-
-    fn open(file: &Rc<RefCell<File>>, generations: &[u64]) -> Recorded<Place> {
-        let (found, next, others, done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let place = Place { file: file.clone(), found, next, others, done };
-        let grants = generations.iter().map(|&at| LeafGrant::behind(None, at)).collect();
-        Recorded::new(Box::new(NullStore::new(1 << 20, 512)), place, grants)
-    }
-
-    const CLIENT: [u8; 16] = [7; 16];
-
-    /// A file of a gateway whose client is on record.
-    fn held(generation: u64, leaves: &[u64]) -> Rc<RefCell<File>> {
-        let record = WriterRecord::new(generation, CLIENT, "node2");
-        Rc::new(RefCell::new(File { record, leaves: leaves.to_vec(), ..File::default() }))
-    }
-
-    #[test]
-    fn who_wrote_a_leaf_meanwhile_fences_the_writer_of_the_whole() {
-        let file = held(3, &[4, 0, 9]);
-        // As it is told to stop, or killed, and begins anew.
-        for generations in [[5, 0, 10], [6, 0, 11]] {
-            let mut volume = open(&file, &generations);
-            assert_eq!(load_writer(&mut volume), Ok(WriterRecord::new(3, CLIENT, "node2")));
-            assert_eq!(file.borrow().leaves, generations, "durable before anybody is served");
-        }
-        // Somebody else had generation 12 of the last.
-        let raised = WriterRecord::new(4, [0; 16], "");
-        let mut volume = open(&file, &[7, 0, 13]);
-        assert_eq!(load_writer(&mut volume), Ok(raised));
-        {
-            let file = file.borrow();
-            assert_eq!(
-                (file.record, &file.leaves[..], &file.told[..]),
-                (raised, &[7, 0, 13][..], &[2][..])
-            );
-        }
-        // Once: what is read later, and by the next process, is as it was left.
-        let next = WriterRecord::new(5, CLIENT, "node2");
-        store_writer(&mut volume, next).unwrap();
-        assert_eq!(load_writer(&mut volume), Ok(next));
-        assert_eq!(file.borrow().leaves, [7, 0, 13], "kept with later records");
-        assert_eq!(load_writer(&mut open(&file, &[8, 0, 14])), Ok(next));
-    }
-
-    #[test]
-    fn a_record_without_leaves_is_believed_and_readers_change_nothing() {
-        let file = held(3, &[]);
-        let record = file.borrow().record;
-        assert_eq!(load_writer(&mut open(&file, &[0, 0])), Ok(record));
-        assert!(file.borrow().stored.is_empty());
-        assert_eq!(load_writer(&mut open(&file, &[5, 0])), Ok(record));
-        assert_eq!(file.borrow().leaves, [5, 0]);
-        // Only read, between two lives that write.
-        assert_eq!(load_writer(&mut open(&file, &[0, 0])), Ok(record));
-        assert_eq!(file.borrow().leaves, [5, 0]);
-        assert_eq!(load_writer(&mut open(&file, &[7, 0])).unwrap().generation, 4);
-    }
-
-    #[test]
-    fn nobody_reads_the_record_before_the_leaves_are_durable() {
-        // The next one, somebody else's, and one whose record was put back from elsewhere.
-        let cases = [([5], 3), ([6], 4), ([4], 4)];
-        for ((generations, raised), nothing) in cases.iter().flat_map(|c| [(c, false), (c, true)]) {
-            let (generations, raised) = (*generations, *raised);
-            let file = held(3, &[4]);
-            (file.borrow_mut().fails, file.borrow_mut().writes_nothing) = (1, nothing);
-            let mut volume = open(&file, &generations);
-            let error = load_writer(&mut volume).unwrap_err();
-            assert_eq!((error.kind, error.op), (ErrorKind::Io, Op::StoreWriter));
-            assert!(file.borrow().told.is_empty());
-            // It is tried again, and what is there already is no reason to fence anybody.
-            assert_eq!(load_writer(&mut volume).unwrap().generation, raised);
-        }
-    }
-
-    #[test]
-    fn the_last_generation_lets_nobody_in_behind_somebody_else() {
-        let file = held(u64::MAX, &[4]);
-        let mut volume = open(&file, &[6]);
-        assert_eq!(load_writer(&mut volume).unwrap_err().kind, ErrorKind::Io);
-        assert_eq!(load_writer(&mut volume).unwrap_err().kind, ErrorKind::Io);
-        assert!(file.borrow().stored.is_empty());
-        assert_eq!(load_writer(&mut open(&file, &[5])).unwrap().generation, u64::MAX);
-    }
-
-    #[test]
-    fn it_conforms() {
-        let pool = Pool::new(8 << 20);
-        let below =
-            crate::stores::MemoryStore::new(1 << 20, 512, crate::Identity::default(), &pool);
-        let place = crate::testing::MemDisk::new(4096, 512, 1);
-        let mut volume = Recorded::new(Box::new(below), place, Vec::new());
-        let report = crate::testing::exercise(&mut volume, &mut || {}, 1, 2000);
-        assert!(report.ios > 2000 && report.blocks_checked > 1000, "{report:?}");
-    }
-}
+mod tests;

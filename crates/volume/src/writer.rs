@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use thinwire_buffer::{Pool, SegList};
 
-use crate::{Completion, ErrorKind, Io, IoError, Op, Token, Volume};
+use crate::{Completion, ErrorKind, Io, IoError, KeptWriter, Op, Token, Volume};
 
 /// Bytes of the longest holder's name.
 const NAME_BYTES_MAX: usize = 64;
@@ -93,17 +93,23 @@ impl WriterRecord {
         SegList::of(buf.freeze())
     }
 
-    /// The record that travelled; `None` if it is none.
+    /// The record that travelled, alone or with [what is kept beside it](crate::KeptWriter); `None` if it is none.
     pub fn from_data(data: &SegList) -> Option<Self> {
-        if data.bytes() != Self::BYTES {
-            return None;
+        if data.bytes() == Self::BYTES {
+            let mut bytes = [0; Self::BYTES];
+            data.copy_to(&mut bytes);
+            return Self::from_bytes(&bytes);
         }
-        let mut bytes = [0; Self::BYTES];
-        data.copy_to(&mut bytes);
-        let generation = u64::from_be_bytes(bytes[..8].try_into().ok()?);
-        let name = bytes[25..].get(..usize::from(bytes[24]))?;
-        let name = std::str::from_utf8(name).ok()?;
-        Some(WriterRecord::new(generation, bytes[8..24].try_into().ok()?, name))
+        KeptWriter::from_data(data).map(|kept| kept.record)
+    }
+
+    /// The record that these bytes are; `None` if they are none.
+    pub(crate) fn from_bytes(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        let (generation, rest) = bytes.split_first_chunk()?;
+        let (holder, rest) = rest.split_first_chunk()?;
+        let (len, rest) = rest.split_first()?;
+        let name = std::str::from_utf8(rest.get(..usize::from(*len))?).ok()?;
+        Some(WriterRecord::new(u64::from_be_bytes(*generation), *holder, name))
     }
 
     /// The same, held by nobody any more.

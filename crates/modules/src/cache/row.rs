@@ -88,6 +88,7 @@ impl Kept {
 
 impl Layout for Kept {
     const NAME: &'static str = "cache";
+    const HAS_RECORD_BELOW: bool = true;
 
     #[inline]
     fn submit(&mut self, io: Io, below: &mut Below) {

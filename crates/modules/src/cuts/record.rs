@@ -1,9 +1,9 @@
-//! [`Recorder`]: the first part of a whole, through which its label is written while the whole is in use.
+//! [`Recorder`]: the first part of a whole, through which its label is written while the whole is in use: what it says of cuts, and who may write the whole.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use thinwire_volume::{Completion, Io, Layer, Token, Volume};
+use thinwire_volume::{Completion, Io, KeptWriter, Layer, Token, Volume};
 
 use crate::meta::{BESIDE_TOKEN, Label, LabelError, LabelOutcome, Labels};
 
@@ -27,19 +27,30 @@ struct Inner {
     label: Label,
     /// What is to be written of cuts.
     wish: Option<(u64, u64)>,
+    /// Who is to be the writer.
+    writer: Option<KeptWriter>,
     /// From the announcement of a cut to its end: what each part keeps of it has its label in it, and those are of one opening.
     is_cutting: bool,
-    /// The label that is being written.
-    writing: Option<Label>,
+    /// The label that is being written, and whether that is because of a writer.
+    writing: Option<(Label, bool)>,
     ended: Option<Result<(), LabelError>>,
+    writer_ended: Option<Result<(), LabelError>>,
 }
 
 impl Recorder {
     /// Of a part whose label was read, under [`CUT_LABEL_TOKEN`].
     pub fn new(part: Box<dyn Volume>, labels: Labels, label: Label) -> (Self, CutRecord) {
         let labels = Some(labels);
-        let inner =
-            Inner { labels, label, wish: None, is_cutting: false, writing: None, ended: None };
+        let inner = Inner {
+            labels,
+            label,
+            wish: None,
+            writer: None,
+            is_cutting: false,
+            writing: None,
+            ended: None,
+            writer_ended: None,
+        };
         let record = CutRecord(Rc::new(RefCell::new(inner)));
         (Recorder { below: part, record: record.clone() }, record)
     }
@@ -59,6 +70,23 @@ impl CutRecord {
         inner.wish = Some((cut, cut_begun));
     }
 
+    /// Who may write the whole, as the label says.
+    pub(crate) fn writer(&self) -> Option<KeptWriter> {
+        self.0.borrow().label.writer.clone()
+    }
+
+    /// Has the label say that at the next poll of the part, or when it is written next.
+    pub(crate) fn write_writer(&self, writer: KeptWriter) {
+        let inner = &mut *self.0.borrow_mut();
+        assert!(inner.writer.is_none() && inner.writer_ended.is_none(), "one at a time");
+        inner.writer = Some(writer);
+    }
+
+    /// How that has ended, once it has.
+    pub(crate) fn take_writer_ended(&self) -> Option<Result<(), LabelError>> {
+        self.0.borrow_mut().writer_ended.take()
+    }
+
     /// A cut is being made from now on, or not any more.
     pub(super) fn set_cutting(&self, is_cutting: bool) {
         self.0.borrow_mut().is_cutting = is_cutting;
@@ -73,7 +101,7 @@ impl CutRecord {
     /// lent, or a cut is being made.
     pub(crate) fn lend(&self) -> Option<(Labels, Label)> {
         let inner = &mut *self.0.borrow_mut();
-        let is_free = inner.wish.is_none() && !inner.is_cutting;
+        let is_free = inner.wish.is_none() && inner.writer.is_none() && !inner.is_cutting;
         let labels = inner.labels.take_if(|labels| labels.is_idle() && is_free)?;
         Some((labels, inner.label.clone()))
     }
@@ -92,29 +120,40 @@ impl CutRecord {
 
 impl Inner {
     fn begin(&mut self, part: &mut dyn Volume) {
-        let (Some((cut, cut_begun)), Some(labels)) = (self.wish, &mut self.labels) else { return };
-        if !labels.is_idle() {
-            return;
-        }
-        let label = Label { cut, cut_begun, ..self.label.clone() };
-        match labels.write(&label, part) {
-            Ok(()) => self.writing = Some(label),
-            Err(error) => {
-                self.wish = None;
-                self.ended = Some(Err(error));
+        let Some(labels) = self.labels.as_mut().filter(|labels| labels.is_idle()) else { return };
+        let mut label = self.label.clone();
+        let is_writer = match (self.wish, &self.writer) {
+            (Some((cut, cut_begun)), _) => {
+                (label.cut, label.cut_begun) = (cut, cut_begun);
+                false
             }
+            (None, writer @ Some(_)) => {
+                label.writer.clone_from(writer);
+                true
+            }
+            (None, None) => return,
+        };
+        match labels.write(&label, part) {
+            Ok(()) => self.writing = Some((label, is_writer)),
+            Err(error) => self.end(is_writer, Err(error)),
+        }
+    }
+
+    fn end(&mut self, is_writer: bool, result: Result<(), LabelError>) {
+        match is_writer {
+            true => (self.writer, self.writer_ended) = (None, Some(result)),
+            false => (self.wish, self.ended) = (None, Some(result)),
         }
     }
 
     fn hear(&mut self, completion: Completion, part: &mut dyn Volume) {
         let Some(labels) = &mut self.labels else { return };
         if let Some(LabelOutcome::Written(result)) = labels.on_completion(completion, part) {
-            self.wish = None;
-            let label = self.writing.take().expect("one is under way");
+            let (label, is_writer) = self.writing.take().expect("one is under way");
             if let Ok(generation) = result {
                 self.label = Label { generation, ..label };
             }
-            self.ended = Some(result.map(|_| ()));
+            self.end(is_writer, result.map(|_| ()));
         }
     }
 }
@@ -140,7 +179,7 @@ impl Layer for Recorder {
         let start = done.len();
         self.below.poll(done);
         let inner = &mut *self.record.0.borrow_mut();
-        if inner.wish.is_none() {
+        if inner.wish.is_none() && inner.writer.is_none() {
             return;
         }
         let Some(labels) = &inner.labels else { return };

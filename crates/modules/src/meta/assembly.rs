@@ -6,7 +6,7 @@ mod tests;
 
 use std::fmt;
 
-use thinwire_volume::Identity;
+use thinwire_volume::{Identity, KeptWriter};
 
 use super::label::hex;
 use super::{Finding, Label, LabelError, LabelFault, LabelPart};
@@ -118,6 +118,8 @@ pub struct Assembly {
     pub openings: u64,
     /// Its parts, in the order in which the module takes them.
     pub parts: Vec<FoundPart>,
+    /// Who may write it, as the first of them says.
+    pub writer: Option<KeptWriter>,
 }
 
 impl Assembly {
@@ -317,6 +319,7 @@ fn assemble_with(seen: &[SeenPart], canary: AssemblyCanary) -> Result<Assembly, 
         openings: newest.openings,
         // All are parts of one list, and none twice: so there is one for each.
         parts: (0..count).filter_map(of_role).map(part).collect(),
+        writer: of_role(0).and_then(|(_, label)| label.writer.clone()),
     })
 }
 

@@ -18,7 +18,7 @@ pub struct WholeGrowth {
     doors: Vec<PartDoor>,
     /// What the labels say; none while they are being written, or if that has failed.
     labels: Option<Vec<(Labels, Label)>>,
-    /// Who writes those of the first part otherwise: it lends them.
+    /// Who writes those of the first part otherwise, cuts and writers: it lends them.
     record: Option<CutRecord>,
     /// With the sizes that come with it, if it grows.
     opening: Option<(WholeOpening, Option<WholeSizes>)>,

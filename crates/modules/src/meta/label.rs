@@ -4,10 +4,12 @@
 mod fields;
 #[cfg(test)]
 pub(super) mod tests;
+mod writer;
 
-use thinwire_volume::{HolderName, Identity, WORK_PERCENT_MAX, WorkPace, WriterRecord};
+use thinwire_volume::{Identity, KeptWriter, WORK_PERCENT_MAX, WorkPace};
 
 use self::fields::*;
+use self::writer::{LEAVES, leaves_bytes, put_writer, writer};
 use super::LabelFault;
 use crate::{Module, Options};
 
@@ -19,6 +21,10 @@ pub const LABEL_BYTES: usize = 4096;
 pub type LabelImage = [u8; LABEL_BYTES];
 /// Most parts and options that a label has room for, together.
 pub const LABEL_ROWS_MAX: usize = ROWS_MAX;
+/// Bytes of a row: of a part, an option, or a leaf.
+pub const LABEL_ROW_BYTES: usize = ROW_BYTES;
+/// Most leaves that stand beside a writer: a label of a mirror has room for as many, whatever else it says.
+pub const LABEL_LEAVES_MAX: usize = 64;
 /// Most bytes of a module's state that a label has; each 24 of them take a row's place.
 pub const LABEL_STATE_BYTES_MAX: usize = 1024;
 /// Bytes of the longest name of a whole.
@@ -105,8 +111,8 @@ pub struct Label {
     pub openings: u64,
     /// What the part was when this was written, as a volume; another content is not the whole's any more.
     pub content: Identity,
-    /// Who may write the whole. Kept in labels of the volume on top of a tree only.
-    pub writer: Option<WriterRecord>,
+    /// Who may write the whole, of which an export was made: of a mirror on all legs in sync, else of the part with role 0.
+    pub writer: Option<KeptWriter>,
     /// Of the part with role 0: the cut of the whole that was made last ([`Cutter`](crate::cuts::Cutter)); 0 for none.
     pub cut: u64,
     /// Likewise: the one that may be there in some parts only, or not be kept in all of them, if that is [`Label::cut`]; 0 for none.
@@ -193,7 +199,6 @@ impl Label {
         if let Some(work) = self.work {
             let paused = if work.pace.is_paused { WORK_PAUSED } else { 0 };
             let scrubs = if work.scrubbed_to.is_some() { WORK_SCRUBS } else { 0 };
-            head(COMPATIBLE, &WORKS.to_le_bytes());
             head(WORK, &[paused | scrubs]);
             head(WORK_PERCENT, &[work.pace.percent]);
             head(SCRUBBED_TO, &work.scrubbed_to.unwrap_or(0).to_le_bytes());
@@ -208,14 +213,9 @@ impl Label {
         head(OPTIONS, &(self.options.iter().count() as u16).to_le_bytes());
         head(CONTENT, &self.content.identity);
         head(INCARNATION, &self.content.incarnation.to_le_bytes());
-        if let Some(writer) = &self.writer {
-            let name = writer.name.as_str();
-            head(HAS_WRITER, &[1]);
-            head(WRITER_NAME_LENGTH, &[name.len() as u8]);
-            head(WRITER_GENERATION, &writer.generation.to_le_bytes());
-            head(WRITER_HOLDER, &writer.holder);
-            head(WRITER_NAME, name.as_bytes());
-        }
+        let with_leaves = self.writer.as_ref().map_or(0, |kept| put_writer(&mut image, kept));
+        let works = if self.work.is_some() { WORKS } else { 0 };
+        put(&mut image, 0, COMPATIBLE, &(works | with_leaves).to_le_bytes());
         for (part, at) in self.parts.iter().zip((0..).map(row)) {
             put(&mut image, at, PART_UUID, &part.uuid);
             put(&mut image, at, PART_BYTES, &part.bytes.to_le_bytes());
@@ -253,7 +253,7 @@ impl Label {
         let has_grown = read_only_compatible & GROWN != 0;
         let compatible = u64_of(image, 0, COMPATIBLE);
         let features = LabelFeatures {
-            compatible: compatible & !WORKS,
+            compatible: compatible & !(WORKS | LEAVES),
             read_only_compatible: read_only_compatible & !GROWN,
             incompatible: u64_of(image, 0, INCOMPATIBLE),
         };
@@ -267,6 +267,8 @@ impl Label {
         };
         let (parts, options) = rows(image, module)?;
         let count = parts.len() + options.iter().count();
+        let state = state(image, row(count))?;
+        let has_leaves = compatible & LEAVES != 0;
         let label = Label {
             generation: u64_of(image, 0, GENERATION),
             features,
@@ -287,12 +289,12 @@ impl Label {
                 identity: bytes(image, 0, CONTENT),
                 incarnation: u64_of(image, 0, INCARNATION),
             },
-            writer: writer(image)?,
+            writer: writer(image, has_leaves, row(count) + state.len())?,
             cut: u64_of(image, 0, CUT),
             cut_begun: u64_of(image, 0, CUT_BEGUN),
             made_bytes: has_grown.then(|| u64_of(image, 0, MADE_BYTES)),
             work: (compatible & WORKS != 0).then(|| work(image)),
-            state: state(image, row(count))?,
+            state,
         };
         label.check()?;
         label.check_said_twice(image)?;
@@ -325,6 +327,11 @@ impl Label {
                     "is {state}, of {LABEL_STATE_BYTES_MAX} at most, and the rows leave {room}"
                 ),
             );
+        }
+        let (leaves, room) = (leaves_bytes(self.writer.as_ref()), room - state);
+        if leaves > room {
+            let (count, room) = (leaves / ROW_BYTES, room / ROW_BYTES);
+            return wrong("writer leaves", format!("is {count}, and there is room for {room}"));
         }
         if usize::from(self.role) >= count {
             let role = self.role;
@@ -512,30 +519,6 @@ fn work(image: &LabelImage) -> LabelWork {
     let [percent]: [u8; 1] = bytes(image, 0, WORK_PERCENT);
     let scrubbed_to = (says & WORK_SCRUBS != 0).then(|| u64_of(image, 0, SCRUBBED_TO));
     LabelWork { pace: WorkPace { is_paused: says & WORK_PAUSED != 0, percent }, scrubbed_to }
-}
-
-/// Who may write the whole, if that is kept here.
-fn writer(image: &LabelImage) -> Result<Option<WriterRecord>, LabelFault> {
-    let [has] = bytes(image, 0, HAS_WRITER);
-    if has == 0 {
-        return Ok(None);
-    }
-    if has != 1 {
-        return Err(LabelFault::malformed("has writer", format!("is {has}, neither 0 nor 1")));
-    }
-    let [len] = bytes(image, 0, WRITER_NAME_LENGTH);
-    let name: [u8; WRITER_NAME.len] = bytes(image, 0, WRITER_NAME);
-    let Some(name) = name.get(..usize::from(len)) else {
-        let why = format!("is {len}, of {} bytes", WRITER_NAME.len);
-        return Err(LabelFault::malformed("writer name length", why));
-    };
-    let name = std::str::from_utf8(name)
-        .map_err(|_| LabelFault::malformed("writer name", "is not UTF-8"))?;
-    Ok(Some(WriterRecord {
-        generation: u64_of(image, 0, WRITER_GENERATION),
-        holder: bytes(image, 0, WRITER_HOLDER),
-        name: HolderName::new(name),
-    }))
 }
 
 /// CRC32C of all but the checksum, which counts as zero.

@@ -15,6 +15,7 @@ mod label;
 mod labels;
 mod making;
 mod opening;
+mod recorded;
 mod signature;
 pub mod tree;
 
@@ -31,9 +32,10 @@ pub use fault::LabelFault;
 pub use finding::{Finding, FoundLabel, LabelError};
 pub use growing::{GrowthError, WholeGrowth};
 pub use label::{
-    LABEL_AREA_BYTES, LABEL_BYTES, LABEL_NAME_BYTES_MAX, LABEL_ROWS_MAX, LABEL_STATE_BYTES_MAX,
-    Label, LabelFeatures, LabelImage, LabelPart, LabelWork,
+    LABEL_AREA_BYTES, LABEL_BYTES, LABEL_LEAVES_MAX, LABEL_NAME_BYTES_MAX, LABEL_ROW_BYTES,
+    LABEL_ROWS_MAX, LABEL_STATE_BYTES_MAX, Label, LabelFeatures, LabelImage, LabelPart, LabelWork,
 };
 pub use labels::{LABEL_OFFSETS, LabelOutcome, Labels};
 pub use making::{MadePart, MakingError, WholeMaking, occupant};
 pub use opening::{OpeningError, WholeOpening};
+pub use recorded::RecordedWhole;

@@ -80,4 +80,10 @@ pub enum MirrorCanary {
     BlockByBlock,
     /// A leg that has no room for what it has already is dropped for that.
     CopiesWhatIsAlike,
+    /// Who may write the whole is stored on one leg.
+    RecordOnOneLeg,
+    /// That it is stored is told before it is.
+    RecordToldEarly,
+    /// It is taken from any leg, be it one that was dropped.
+    RecordOfAnyLeg,
 }

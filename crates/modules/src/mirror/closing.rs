@@ -53,7 +53,7 @@ impl Mirror {
         let has_jobs = self.jobs.iter_mut().next().is_some();
         let is_quiet = !has_jobs && self.queue.is_empty() && !self.record.is_changing();
         // What is noted last is there, too.
-        let is_quiet = is_quiet && !self.record.is_writing();
+        let is_quiet = is_quiet && !self.record.is_writing() && self.writer.is_idle();
         let is_free = is_quiet && self.phase == Phase::Serving;
         if self.record.is_given_up(self.now) {
             self.fail_closing(Io::new(0, Op::Flush, 0, 0).error(ErrorKind::Io, NAME));

@@ -9,21 +9,19 @@
 //!   one order.
 //! * `record` makes durable how the legs stand before anything is completed that depends on it (rules 3 and 6).
 //! * `opening` chooses one leg for what was open at a crash (rule 4), and takes legs in.
-//! * `closing` ends it in order.
-//! * `cuts` has all legs make a snapshot, or none (rule 13).
+//! * `closing` ends it in order; `cuts` has all legs make a snapshot, or none (rule 13).
 //! * `keeper` gives up those that were dropped as a whole, and has them back (rule 22).
 //! * `standing` drops legs that fail, and has those copied to that have lost something; `lateness` those that do not answer.
 //! * `resync` copies what legs lack, under the lock of what it copies (rule 5), and what one leg could not read.
 //! * `growth` has it become as large as its legs have become (rule 24); `removal` has a leg less, `addition` one more, `replacement` the first once the
 //!   second is in sync; `desk` is by which that is asked for.
-//! * `work` says how fast that goes, and whether it does, and keeps that in the labels.
+//! * `work` says how fast that goes, and whether it does, and keeps that in the labels; `writer` keeps there who may write the whole as an export.
 //! * `scrub` reads all legs, and writes again what does not fit the sum that a leg keeps, from one that does (rule 20); `progress` says how far it is.
 //!
 //! What a leg may do wrong: fail an I/O (it is dropped, or what it could not read is written again), lose what it has not
 //! flushed (it says so, or a crash does: it is resynced), never answer (it is dropped when time has passed), be fenced
 //! (the mirror stops). What it may not do is lie: a leg that serves wrong bytes is not found out here, but by
 //! a volume with sums ([`Integrity`](crate::Integrity)) that the leg is.
-//!
 //! It is opened with labels only, by [`Mirror::open`].
 
 mod addition;
@@ -55,6 +53,7 @@ mod state;
 #[cfg(test)]
 pub(crate) mod tests;
 mod work;
+mod writer;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -77,6 +76,7 @@ use self::record::Record;
 use self::replacement::Replacement;
 use self::resync::{Copy, Resync};
 use self::scrub::{Look, Scrubbing};
+use self::writer::Writer;
 use crate::meta::LabelPart;
 use crate::pace::Pace;
 use crate::write_intent::regions::{Regions, bits};
@@ -216,6 +216,7 @@ pub struct Mirror {
     alike: u8,
     phase: Phase,
     record: Record,
+    writer: Writer,
     regions: Regions,
     intent: Intent,
     resync: Resync,

@@ -243,6 +243,7 @@ impl Mirror {
             alike: 0,
             phase: Phase::Loading,
             record: Record::default(),
+            writer: Writer::default(),
             regions,
             intent: Intent::default(),
             resync: Resync::default(),
@@ -333,6 +334,7 @@ impl Mirror {
     /// What the bitmaps say is known: where a region was open, one leg is the truth. Never one that lacks what another has,
     /// whatever its label says: the bits of a leg are clear before it is in sync.
     fn choose(&mut self) {
+        self.take_writer();
         let (current, loaded) = (self.in_sync, std::mem::take(&mut self.resync.loaded));
         let lacking = |byte: &u8| if byte & current == current { 0 } else { byte & current };
         let behind = loaded.iter().fold(0, |legs, byte| legs | lacking(byte));

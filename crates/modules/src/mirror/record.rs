@@ -8,6 +8,7 @@ use thinwire_buffer::Time;
 use thinwire_volume::{Completion, ErrorKind, Op};
 
 use super::opening::Phase;
+use super::serve::lowest;
 use super::state::{Generation, LegState, MirrorState, NO_GENERATION};
 use super::{Mirror, MirrorCanary, NAME, bits};
 use crate::meta::{LabelOutcome, LabelWork};
@@ -26,7 +27,7 @@ enum Stage {
     Promoting,
     /// Those of legs that are copied to, and do not say so yet.
     Resyncing,
-    /// Labels of legs in sync get what is to be done beside users, and say the same as before of all else: nobody waits for that.
+    /// Labels of legs in sync get what is to be done beside users, which nobody waits for, or who may write the whole, and say the same as before of all else.
     Noting,
 }
 
@@ -139,14 +140,18 @@ impl Mirror {
         self.announce(told);
     }
 
-    /// Puts down what is done beside users, if labels do not say it. True if that begins.
+    /// Puts down who may write the whole, and what is done beside users, if labels do not say it. True if that begins.
     fn begin_note(&mut self) -> bool {
         let is_free = self.phase == Phase::Serving && !self.record.is_off;
-        if !is_free || self.record.noted == self.work_note() {
+        if !is_free || (!self.begin_store() && self.record.noted == self.work_note()) {
             return false;
         }
         self.record.stage = Stage::Noting;
-        bits(self.in_sync).for_each(|leg| self.write_label(leg, self.recorded.clone()));
+        let legs = match self.canary {
+            MirrorCanary::RecordOnOneLeg => lowest(self.in_sync),
+            _ => self.in_sync,
+        };
+        bits(legs).for_each(|leg| self.write_label(leg, self.recorded.clone()));
         true
     }
 
@@ -197,6 +202,10 @@ impl Mirror {
             self.put_ready(Completion::new(io.token, Err(io.error(ErrorKind::Io, NAME))));
             any = true;
         }
+        for io in self.writer.take_waiting() {
+            self.put_ready(Completion::new(io.token, Err(io.error(ErrorKind::Io, NAME))));
+            any = true;
+        }
         any | self.fail_waiting(ErrorKind::Io)
     }
 
@@ -228,6 +237,7 @@ impl Mirror {
         let work = self.work_note();
         let Some(at) = &mut self.legs[leg] else { return };
         (at.label.work, self.record.noted) = (work, work);
+        at.label.writer.clone_from(&self.writer.kept);
         if state.generation != at.own.generation {
             at.or = state.generation;
         }
@@ -261,7 +271,10 @@ impl Mirror {
             _ => None,
         };
         match written {
-            Some(own) => at.on_own(leg, own),
+            Some(own) => {
+                at.on_own(leg, own);
+                self.writer.on_written(leg);
+            }
             None => self.record.failed |= 1 << leg,
         }
     }
@@ -272,7 +285,8 @@ impl Mirror {
             self.record.stage = Stage::Idle;
             self.forget_label_times();
             // What the last one has not taken comes with its next label.
-            return bits(failed).for_each(|leg| self.drop_if_spare(leg, false));
+            bits(failed).for_each(|leg| self.drop_if_spare(leg, false));
+            return self.end_store();
         }
         let is_told = matches!(stage, Stage::Announcing | Stage::InSync);
         if is_told && self.in_sync & !failed == 0 {

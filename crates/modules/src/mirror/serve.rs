@@ -47,10 +47,8 @@ impl Mirror {
                 self.send_flush(id);
             }
             Op::Cut => self.begin_cut(io),
-            Op::LoadWriter | Op::StoreWriter => {
-                let error = io.error(ErrorKind::Unsupported, NAME);
-                self.ready.push(Completion::new(io.token, Err(error)));
-            }
+            Op::LoadWriter => self.load_writer(&io),
+            Op::StoreWriter => self.store_writer(io),
         }
     }
 

@@ -170,6 +170,9 @@ impl Mirror {
         for io in self.queue.drain(..) {
             self.ready.push(Completion::new(io.token, Err(io.error(kind, NAME))));
         }
+        for io in self.writer.take_all() {
+            self.ready.push(Completion::new(io.token, Err(io.error(kind, NAME))));
+        }
         self.jobs = Slab::new();
         self.ripe.clear();
         self.desk.close();

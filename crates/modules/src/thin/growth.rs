@@ -164,6 +164,7 @@ fn whole_of(data: &Label, metadata: &Label) -> Assembly {
         opening: data.opening,
         openings: data.openings,
         parts: [data, metadata].into_iter().enumerate().map(part).collect(),
+        writer: data.writer.clone(),
     }
 }
 

@@ -75,6 +75,7 @@ macro_rules! plain {
 
         impl crate::Layout for $layout {
             const NAME: &'static str = $name;
+            const HAS_RECORD_BELOW: bool = true;
 
             #[inline]
             fn submit(&mut self, io: thinwire_volume::Io, below: &mut crate::Below) {

@@ -1,4 +1,4 @@
-//! The writer record of a volume that keeps none itself, in a file of the state directory that is named
+//! The writer record of a volume that is made of others: where that does not keep it itself, in a file of the state directory that is named
 //! by the volume's identity, with the generations under which its leaves are held.
 
 use std::io;
@@ -6,7 +6,10 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use thinwire_volume::{DiskDone, DiskOp, LeafGrant, RecordPlace, Recorded, Volume, WriterRecord};
+use thinwire_volume::{
+    DiskDone, DiskOp, HeldGrant, KeptBy, LeafGeneration, RecordPlace, Recorded, Volume,
+    WriterRecord,
+};
 
 use super::gateway::GatewayFile;
 use super::jobs::{Jobs, Work};
@@ -23,8 +26,9 @@ pub struct HeldLeaf {
 }
 
 impl HeldLeaf {
-    fn grant(&self) -> LeafGrant {
-        self.unused.as_ref().map(UnusedGrant::grant).unwrap_or_default()
+    /// Under what.
+    pub fn held(&self) -> HeldGrant {
+        self.unused.as_ref().map(UnusedGrant::held).unwrap_or_default()
     }
 }
 
@@ -38,13 +42,15 @@ pub struct StateRecord {
 #[derive(Default)]
 struct Generations {
     /// As they were found.
-    found: Vec<u64>,
+    found: Vec<LeafGeneration>,
     /// As they are stored with each record.
-    kept: Vec<u64>,
+    kept: Vec<LeafGeneration>,
     /// Somebody else may have been the writer of these; not said yet.
     others: Vec<usize>,
     /// Grants are in use from the next record on.
     begins: bool,
+    /// The volume keeps the record: what is here goes.
+    is_given_up: bool,
 }
 
 /// What the thread has.
@@ -55,17 +61,18 @@ struct Keeper {
     generations: Arc<Mutex<Generations>>,
 }
 
-/// A volume with its record in `state_dir`, and what is readable when [`Volume::poll`] has something to
-/// take in of the record, as long as the volume. `name` is the export's, `leaves` what it is made of, in
+/// A volume with its record where `by` says, or else in `state_dir`, and what is readable when [`Volume::poll`] has something to
+/// take in of the record there, as long as the volume. `name` is the export's, `leaves` what it is made of, in
 /// order. Nothing is read or written yet. Where the directory cannot be written, no writer is granted. Fails
 /// if the process may not have more descriptors.
 pub fn recorded(
+    by: KeptBy,
     below: Box<dyn Volume>,
     state_dir: &Path,
     name: &str,
     leaves: Vec<HeldLeaf>,
 ) -> io::Result<(Recorded<StateRecord>, RawFd)> {
-    let grants = leaves.iter().map(HeldLeaf::grant).collect();
+    let held = leaves.iter().map(HeldLeaf::held).collect();
     let generations = Arc::<Mutex<Generations>>::default();
     let file = GatewayFile::new(&below.identity().identity, state_dir);
     let keeper = Keeper { file, name: name.to_owned(), leaves, generations: generations.clone() };
@@ -75,7 +82,8 @@ pub fn recorded(
         Work::BlockStatus { .. } | Work::KeepSize(_) | Work::Cut => Err(libc::EOPNOTSUPP),
     }))?;
     let fd = jobs.fd();
-    Ok((Recorded::new(below, StateRecord { jobs, generations }, grants), fd))
+    let place = StateRecord { jobs, generations };
+    Ok((Recorded::kept_by(by, below, place, held), fd))
 }
 
 fn lock(generations: &Mutex<Generations>) -> std::sync::MutexGuard<'_, Generations> {
@@ -91,15 +99,19 @@ impl RecordPlace for StateRecord {
         self.jobs.take(done);
     }
 
-    fn remembered(&self) -> Vec<u64> {
+    fn remembered(&self) -> Vec<LeafGeneration> {
         lock(&self.generations).found.clone()
     }
 
-    fn remember(&mut self, generations: Vec<u64>, others: Vec<usize>) {
+    fn remember(&mut self, generations: Vec<LeafGeneration>, others: Vec<usize>) {
         let mut all = lock(&self.generations);
         all.kept = generations;
         all.others.extend(others);
         all.begins = true;
+    }
+
+    fn give_up(&mut self) {
+        lock(&self.generations).is_given_up = true;
     }
 }
 
@@ -112,11 +124,14 @@ impl Keeper {
     }
 
     fn store(&self, record: WriterRecord) -> Result<(), i32> {
-        let (kept, begins) = {
+        let (kept, begins, is_given_up) = {
             let all = lock(&self.generations);
-            (all.kept.clone(), all.begins)
+            (all.kept.clone(), all.begins, all.is_given_up)
         };
-        self.file.store(record, &kept)?;
+        match is_given_up {
+            false => self.file.store(record, &kept)?,
+            true => self.file.remove()?,
+        }
         if begins {
             self.begin()?;
         }
@@ -162,7 +177,7 @@ mod tests {
     #[test]
     fn a_record_outlives_its_process_and_needs_a_place() {
         let dir = std::env::temp_dir().join(format!("tw-recorded-{}", std::process::id()));
-        let open = |dir: &Path| recorded(null(), dir, "a", Vec::new()).unwrap().0;
+        let open = |dir: &Path| recorded(KeptBy::Place, null(), dir, "a", Vec::new()).unwrap().0;
         let mut first = open(&dir);
         assert_eq!(load_writer(&mut first), Ok(WriterRecord::default()));
         let record = WriterRecord::new(3, [7; 16], "node2");
@@ -173,6 +188,36 @@ mod tests {
         // A file is no directory.
         let error = store_writer(&mut open(Path::new("/dev/null")), record).unwrap_err();
         assert_eq!((error.kind, error.module), (ErrorKind::Io, "writer record"));
+    }
+
+    /// What the volume can keep by now, and could not when the file was written.
+    #[test]
+    fn what_the_file_has_goes_to_a_volume_that_keeps_its_record() {
+        let dir = std::env::temp_dir().join(format!("tw-moved-{}", std::process::id()));
+        let unused = UnusedGrants::new(&dir);
+        let held = |generation| HeldLeaf {
+            name: "leaf".into(),
+            unused: Some(unused.granted(&[1; 16], "leaf", generation)),
+        };
+        let keeper = || {
+            let pool = thinwire_buffer::Pool::new(0);
+            let id = thinwire_volume::Identity { identity: [9; 16], incarnation: 1 };
+            Box::new(thinwire_volume::stores::MemoryStore::new(1 << 20, 512, id, &pool))
+        };
+        let open = |by, leaves| recorded(by, keeper(), &dir, "a", leaves).unwrap().0;
+        let record = WriterRecord::new(3, [7; 16], "node2");
+        let mut former = open(KeptBy::Place, vec![held(4)]);
+        assert_eq!(load_writer(&mut former), Ok(WriterRecord::default()));
+        store_writer(&mut former, record).unwrap();
+        drop(former);
+        let files = || std::fs::read_dir(&dir).unwrap().count();
+        assert_eq!(files(), 1);
+        let mut volume = open(KeptBy::Volume, vec![held(5)]);
+        assert_eq!((load_writer(&mut volume), files()), (Ok(record), 0));
+        let next = WriterRecord::new(4, [8; 16], "node3");
+        store_writer(&mut volume, next).unwrap();
+        assert_eq!((load_writer(&mut volume), files()), (Ok(next), 0));
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     /// Each life is granted both leaves, and serves only if it says so.
@@ -188,7 +233,7 @@ mod tests {
             let read = HeldLeaf { name: "memory".into(), unused: None };
             vec![held(1, generations[0]), read, held(2, generations[1])]
         };
-        let open = |leaves| recorded(null(), &dir, "a", leaves).unwrap().0;
+        let open = |leaves| recorded(KeptBy::Place, null(), &dir, "a", leaves).unwrap().0;
         // From an earlier version.
         let record = WriterRecord::new(3, [7; 16], "node2");
         store_writer(&mut open(Vec::new()), record).unwrap();
@@ -206,7 +251,8 @@ mod tests {
         assert_eq!(left.len(), 1, "{left:?}");
         std::fs::remove_dir_all(&dir).unwrap();
         // Nothing can be remembered: nobody may write.
-        let open = recorded(null(), Path::new("/dev/null"), "a", granted([12, 15]));
+        let nowhere = Path::new("/dev/null");
+        let open = recorded(KeptBy::Place, null(), nowhere, "a", granted([12, 15]));
         assert_eq!(load_writer(&mut open.unwrap().0).unwrap_err().kind, ErrorKind::Io);
         std::fs::remove_dir_all(&dir).unwrap();
     }

@@ -3,7 +3,7 @@
 
 use thinwire_buffer::{Pool, SegList};
 use thinwire_fuzz::{Choices, Reached, fuzz};
-use thinwire_volume::{LeafGrant, WriterRecord};
+use thinwire_volume::{KeptWriter, LeafGeneration, LeafGrant, WriterRecord};
 
 use super::writer::{Kept, decode, encode};
 use super::{gateway, unused};
@@ -13,6 +13,12 @@ static REACHED: Reached = Reached::new();
 fn record(choices: &mut Choices<'_>) -> WriterRecord {
     let (generation, holder) = (choices.number(), [choices.byte(); 16]);
     WriterRecord::new(generation, holder, &choices.text(80))
+}
+
+fn leaves(choices: &mut Choices<'_>) -> Vec<LeafGeneration> {
+    let mut leaf = |_| LeafGeneration { leaf: [choices.byte(); 16], generation: choices.number() };
+    let count = leaf(0).leaf[0] % 5;
+    (0..count).map(leaf).collect()
 }
 
 /// Changes some bytes, or none. True if it did.
@@ -59,8 +65,8 @@ fn play(choices: &mut Choices<'_>) {
         }
         1 => {
             let record = record(choices);
-            let mut leaves: Vec<u64> = (0..choices.below(5)).map(|_| choices.number()).collect();
-            if leaves.iter().all(|&generation| generation == 0) {
+            let mut leaves = leaves(choices);
+            if leaves.iter().all(|leaf| leaf.generation == 0) {
                 leaves.clear();
             }
             let mut bytes = gateway::to_bytes(record, &leaves);
@@ -76,11 +82,15 @@ fn play(choices: &mut Choices<'_>) {
         // As it travels between a volume and who asks it: whatever is taken says the same again.
         3 => {
             let pool = Pool::new(0);
-            let mut bytes = record(choices).to_data(&pool).to_vec();
+            let record = record(choices);
+            let leaves = (choices.below(2) == 1).then(|| leaves(choices));
+            let mut bytes = KeptWriter { record, leaves }.to_data(&pool).to_vec();
             edit(&mut bytes, choices);
             let data = |bytes: &[u8]| SegList::of(pool.copy_of(bytes).freeze());
             if let Some(record) = WriterRecord::from_data(&data(&bytes)) {
                 assert_eq!(WriterRecord::from_data(&record.to_data(&pool)), Some(record));
+                let kept = KeptWriter::from_data(&data(&bytes)).expect("a record, and more");
+                assert_eq!(KeptWriter::from_data(&kept.to_data(&pool)), Some(kept));
                 REACHED.count("on its way");
             }
         }
@@ -93,6 +103,7 @@ fn play(choices: &mut Choices<'_>) {
                 b"TWW4",
                 b"TWG1",
                 b"TWG2",
+                b"TWG3",
                 b"TWU2",
                 b"",
             ]);

@@ -11,7 +11,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use thinwire_volume::LeafGrant;
+use thinwire_volume::{HeldGrant, LeafGrant};
 
 use super::identity::Hash;
 use super::state_file;
@@ -26,7 +26,7 @@ pub struct UnusedGrants(PathBuf);
 #[derive(Clone, Debug)]
 pub struct UnusedGrant {
     path: PathBuf,
-    grant: LeafGrant,
+    held: HeldGrant,
 }
 
 impl UnusedGrants {
@@ -47,14 +47,19 @@ impl UnusedGrants {
         if let Err(error) = state_file::replace(&path, &to_bytes(grant)) {
             tracing::debug!("{}: {error}", path.display());
         }
-        UnusedGrant { path, grant }
+        UnusedGrant { path, held: HeldGrant { leaf: *identity, grant } }
     }
 }
 
 impl UnusedGrant {
     /// What it says.
     pub fn grant(&self) -> LeafGrant {
-        self.grant
+        self.held.grant
+    }
+
+    /// The same, and of which leaf.
+    pub fn held(&self) -> HeldGrant {
+        self.held
     }
 
     /// From now on it may be used. Blocks.
@@ -65,7 +70,7 @@ impl UnusedGrant {
     /// It is about to be taken back, and the generation to be granted once more, perhaps to somebody else.
     /// Blocks.
     pub fn take_back(&self) -> io::Result<()> {
-        match self.grant.taken_back() {
+        match self.held.grant.taken_back() {
             Some(before) => state_file::replace(&self.path, &to_bytes(before)),
             None => self.forget(),
         }

@@ -213,8 +213,8 @@ Prints `ready NODE` on stdout when it serves.
 
 What stays behind: which volume a file is and who may write it, in its extended attributes
 user.thinwire.id and user.thinwire.writer; for block devices, where there are no such attributes, and
-for exports that are made of other volumes or are another target's, in --state-dir (/var/lib/thinwire/
-by default), where what clients of AoE have set of devices is, too. Who this target is to other targets is locked in ids/ of --run-dir. The claim in nodes/
+for exports that are made of other volumes without labels or are another target's, in --state-dir (/var/lib/thinwire/
+by default); of those with labels it is in these. In --state-dir is what clients of AoE have set of devices, too. Who this target is to other targets is locked in ids/ of --run-dir. The claim in nodes/
 goes with the target, and so do target-NODE.json, .lock and .sock, by which `thinwire status` finds it;
 the files of one that was killed go when the next one starts, the latter also with `thinwire status`.
 

@@ -4,6 +4,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 
 use thinwire_runtime::serve::{Awaited, OpenedLeaf};
+use thinwire_volume::{HeldGrant, LeafGrant};
 
 use super::ends;
 use super::failures::Failures;
@@ -104,6 +105,17 @@ impl Bottom {
             Leaf::Local(_) | Leaf::Absent(_) => None,
         };
         self.gather(of).into_iter().flatten().collect()
+    }
+
+    /// Under which generations its leaves are held by now, all of them.
+    pub fn held(&self) -> Vec<HeldGrant> {
+        let of = |leaf: &Leaf| match leaf.granted() {
+            Some((identity, generation)) => {
+                HeldGrant { leaf: identity.identity, grant: LeafGrant::behind(None, generation) }
+            }
+            None => HeldGrant::default(),
+        };
+        self.gather(|leaf| Some(of(leaf)))
     }
 
     /// Whether their writers would stay on record.

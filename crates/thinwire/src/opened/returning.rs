@@ -92,7 +92,7 @@ struct Comer {
 pub(super) struct Returned {
     /// Ports that are in the volume from now on, by number.
     pub ports: Vec<usize>,
-    /// Other attachments are below it than before.
+    /// Other attachments are below it than before, or a mirror has taken one of them.
     pub has_changed: bool,
     /// Volumes of its outline that are there again.
     pub risen: Vec<Risen>,
@@ -113,6 +113,8 @@ pub(super) struct Returning {
     comers: Vec<Comer>,
     /// Of each mirror, also of those of which nothing is brought back.
     passages: Vec<Rc<RefCell<Passage>>>,
+    /// A mirror has taken one since that was told.
+    has_joined: bool,
 }
 
 impl Returning {
@@ -129,7 +131,8 @@ impl Returning {
         options.patience = Some(RETRY_AFTER);
         disk_options.wait_lock = Duration::ZERO;
         let (host, comers, passages) = (host.clone(), Vec::new(), Vec::new());
-        Returning { host, options, takes_over, grants, disk_options, comers, passages }
+        let has_joined = false;
+        Returning { host, options, takes_over, grants, disk_options, comers, passages, has_joined }
     }
 
     /// Nothing comes back.
@@ -232,6 +235,7 @@ impl Returning {
             let is_told = passage.given.is_empty() && passage.failed.is_empty();
             passage.is_awaited = is_awaited || !is_told;
         }
+        tended.has_changed |= std::mem::take(&mut self.has_joined);
         tended
     }
 
@@ -266,6 +270,7 @@ impl Returning {
                 Ok(()) => {
                     tracing::info!("{}: is back, and gets what it lacks", comer.chain.leaf);
                     (comer.way, comer.told, comer.is_on_trial) = (Way::Used, String::new(), true);
+                    self.has_joined = true;
                     if let Leaf::Local(leaf) = &leaves[comer.leaf] {
                         comer.is_on_trial = false;
                         passage.stays(number);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
 use thinwire_runtime::serve::{Awaited, OpenedLeaf, Tended};
-use thinwire_volume::{Identity, Port, Volume};
+use thinwire_volume::{HeldLeaves, Identity, Port, Volume};
 
 use super::bottom::Bottom;
 use super::build::Build;
@@ -361,11 +361,12 @@ impl Tree {
     }
 
     /// The volume; what tells what that is made of; what is done after each turn, if it [has to be](Tree::is_tended); and what ends its leaves in
-    /// order once nobody uses it any more, giving that up when `hurry` is readable. That is told whether anybody could use it.
+    /// order once nobody uses it any more, giving that up when `hurry` is readable. That is told whether anybody could use it. `held` is told when its leaves are held in another way.
     pub fn into_parts(
         self,
         host: &Host,
         hurry: Option<Arc<OwnedFd>>,
+        held: HeldLeaves,
     ) -> (Box<dyn Volume>, TellOutline, Tend, impl FnOnce(bool) -> Outcome<Unheard> + use<>) {
         let (bottom, host) = (Rc::new(RefCell::new(self.bottom)), host.clone());
         let tend: Tend = {
@@ -373,6 +374,9 @@ impl Tree {
             Box::new(move || {
                 let bottom = &mut *bottom.borrow_mut();
                 let tended = bottom.tend();
+                if tended.has_changed {
+                    held.set(bottom.held());
+                }
                 let leaves = tended.has_changed.then(|| bottom.remote_leaves());
                 Tended { ports: tended.ports, fds: tended.fds, leaves }
             })

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use thinwire_runtime::disk::{self, DiskOptions};
 use thinwire_runtime::serve::OpenedExport;
+use thinwire_volume::{HeldLeaves, KeptBy};
 
 use super::works::Outlines;
 use super::{Configured, named, written_back};
@@ -113,10 +114,14 @@ impl TreeOpener {
         let (mut fds, ports, leaves) = (tree.fds(), tree.ports.clone(), tree.remote_leaves());
         let (held, direct, awaited) =
             (tree.held_leaves(&spec.volume), tree.direct(), tree.awaited());
-        let is_tended = tree.is_tended();
-        let (volume, outline, tend, end) = tree.into_parts(host, options.hurry);
-        let recorded = disk::recorded(volume, &self.state_dir, &spec.name, held);
-        let (volume, fd) = match recorded {
+        let (is_tended, held_later) = (tree.is_tended(), HeldLeaves::default());
+        let (volume, outline, tend, end) = tree.into_parts(host, options.hurry, held_later.clone());
+        let by = match spec.volume.keeps_writer() {
+            true => KeptBy::Volume,
+            false => KeptBy::Place,
+        };
+        let recorded = disk::recorded(by, volume, &self.state_dir, &spec.name, held);
+        let (mut volume, fd) = match recorded {
             Ok(recorded) => recorded,
             Err(e) => {
                 let what = format!("cannot get a descriptor for the record of {}: {e}", spec.name);
@@ -124,6 +129,7 @@ impl TreeOpener {
             }
         };
         fds.push(fd);
+        volume.follow(held_later);
         let outlines = &mut *self.outlines.borrow_mut();
         outlines.retain(|(name, _)| *name != spec.name);
         outlines.push((spec.name.clone(), outline));

@@ -64,7 +64,8 @@ pub(super) const WRITER_HOLDER: Field = WRITER_GENERATION.then("writer holder", 
 pub(super) const WRITER_NAME: Field = WRITER_HOLDER.then("writer name", 64);
 pub(super) const NEXT_OPENING: Field = WRITER_NAME.then("next opening", 16);
 pub(super) const OPENINGS: Field = NEXT_OPENING.then("openings", 8);
-pub(super) const RESERVED: Field = OPENINGS.then("reserved", 8);
+pub(super) const WRITER_LEAVES: Field = OPENINGS.then("writer leaves", 2);
+pub(super) const RESERVED: Field = WRITER_LEAVES.then("reserved", 6);
 pub(super) const STATE_LENGTH: Field = RESERVED.then("state length", 2);
 pub(super) const RESERVED_BETWEEN: Field = STATE_LENGTH.then("reserved", 6);
 pub(super) const CUT: Field = RESERVED_BETWEEN.then("cut", 8);
@@ -82,12 +83,15 @@ pub(super) const PART_UUID: Field = Field::first("part", 16);
 pub(super) const PART_BYTES: Field = PART_UUID.then("data bytes", 8);
 pub(super) const OPTION_NAME: Field = Field::first("option", 16);
 pub(super) const OPTION_VALUE: Field = OPTION_NAME.then("value", 8);
+pub(super) const LEAF: Field = Field::first("leaf", 16);
+pub(super) const LEAF_GENERATION: Field = LEAF.then("generation", 8);
 
 /// All rows are as long.
 pub(super) const ROW_BYTES: usize = PART_BYTES.end();
 pub(super) const ROWS_MAX: usize = (LABEL_BYTES - HEAD_BYTES) / ROW_BYTES;
 
 const _: () = assert!(HEAD_BYTES == 400 && ROW_BYTES == 24 && OPTION_VALUE.end() == ROW_BYTES);
+const _: () = assert!(LEAF_GENERATION.end() == ROW_BYTES);
 const _: () = assert!(ROWS_MAX == 154 && HEAD_BYTES + ROWS_MAX * ROW_BYTES == LABEL_BYTES);
 
 /// Where a row begins.

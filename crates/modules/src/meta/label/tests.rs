@@ -5,7 +5,7 @@ mod golden;
 mod refusals;
 
 use proptest::prelude::*;
-use thinwire_volume::{HolderName, Identity, WriterRecord};
+use thinwire_volume::{Identity, KeptWriter, LeafGeneration, WriterRecord};
 
 use super::*;
 use crate::MODULES;
@@ -85,6 +85,10 @@ fn any_label() -> impl Strategy<Value = Label> {
             }
             let rows = usize::from(count) + options.iter().count();
             state.truncate(LABEL_BYTES - row(rows));
+            let room = (LABEL_BYTES - row(rows) - state.len()) / ROW_BYTES;
+            let leaf =
+                |leaf: u16| LeafGeneration { leaf: [leaf as u8; 16], generation: chosen >> leaf };
+            let leaves = (chosen % 7 != 0).then(|| (0..role % 64).map(leaf).take(room).collect());
             Label {
                 generation: chosen.max(1),
                 features: LabelFeatures::default(),
@@ -108,10 +112,9 @@ fn any_label() -> impl Strategy<Value = Label> {
                 }),
                 openings: if ids.0 == [0; 16] { 0 } else { whole },
                 content: Identity { identity: ids.2, incarnation: ids.1 },
-                writer: writer.map(|(generation, holder, name)| WriterRecord {
-                    generation,
-                    holder,
-                    name: HolderName::new(&name),
+                writer: writer.map(|(generation, holder, name)| KeptWriter {
+                    record: WriterRecord::new(generation, holder, &name),
+                    leaves,
                 }),
                 state,
             }
@@ -180,9 +183,9 @@ fn unknown_features_do_what_their_kind_says() {
     assert!(!read.may_write() && Label::decode(&image).unwrap().may_write());
     let work = LabelWork { scrubbed_to: Some(1 << 40), ..LabelWork::default() };
     let works = Label { work: Some(work), ..sample("mirror", 2) };
-    let newer = with(&works.encode().unwrap(), COMPATIBLE.at, &[3]);
+    let newer = with(&works.encode().unwrap(), COMPATIBLE.at, &[5]);
     let read = Label::decode(&newer).unwrap();
-    assert_eq!((read.features.compatible, read.work), (2, Some(work)));
+    assert_eq!((read.features.compatible, read.work), (4, Some(work)));
     let newer = with(&image, INCOMPATIBLE.at + 7, &[0x80]);
     assert_eq!(Label::decode(&newer), Err(LabelFault::Features { unknown: 1 << 63 }));
 }

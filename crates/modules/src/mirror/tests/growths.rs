@@ -213,7 +213,8 @@ fn a_leg_that_was_dropped_meanwhile_fits_in() {
             let all = contents(&world);
             world.bring_back(1);
             world.heal().unwrap();
-            let moment = Moment { disks: Vec::new(), written: world.written.clone() };
+            let (written, records) = (world.written.clone(), (0, 0));
+            let moment = Moment { disks: Vec::new(), written, records };
             let next = contents(&world);
             survives(&moment, &next, grown.is_ok(), MirrorCanary::None).unwrap();
             survives(&moment, &all, grown.is_ok(), MirrorCanary::None).unwrap();

@@ -22,6 +22,7 @@ mod scrubs;
 mod sums;
 mod works;
 pub(crate) mod world;
+mod writers;
 
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_volume::stores::MemoryStore;

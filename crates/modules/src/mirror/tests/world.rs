@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_volume::testing::SplitMix64;
-use thinwire_volume::{Completion, CutAct, CutOrder, Identity, Io, Op, Token, Volume};
+use thinwire_volume::{Completion, CutAct, CutOrder, Identity, Io, KeptWriter, Op, Token, Volume};
 
 use super::super::bitmap::{BLOCK_BYTES, BlockName, encode};
 use super::super::*;
@@ -157,6 +157,8 @@ pub struct Written {
 pub struct Moment {
     pub disks: Vec<Snapshot>,
     pub written: Vec<Written>,
+    /// Generations of writer records: the last that was told of as stored, and that was asked for.
+    pub records: (u64, u64),
 }
 
 impl Moment {
@@ -196,6 +198,7 @@ pub struct World {
     pub is_recording: bool,
     pub reads: Vec<(u64, Vec<u8>)>,
     pub errors: usize,
+    pub records: (u64, u64),
     tokens: Token,
 }
 
@@ -214,6 +217,7 @@ impl World {
             is_recording: true,
             reads: Vec::new(),
             errors: 0,
+            records: (0, 0),
             tokens: 0,
         }
     }
@@ -231,11 +235,17 @@ impl World {
         World::new(mirror, disks, order, seed)
     }
 
+    /// Disks go in that order from now on.
+    pub fn set_order(&mut self, order: Order) {
+        self.order = order;
+    }
+
     /// A crash could come now.
     pub fn note(&mut self) {
         if self.is_recording {
             let disks = self.disks.iter().map(Disk::snapshot).collect();
-            self.moments.push(Moment { disks, written: self.written.clone() });
+            let (written, records) = (self.written.clone(), self.records);
+            self.moments.push(Moment { disks, written, records });
         }
     }
 
@@ -284,6 +294,22 @@ impl World {
         self.submit(order.io(0, &Pool::new(0)), Vec::new());
     }
 
+    /// Stores a writer record with this generation.
+    pub fn store(&mut self, kept: &KeptWriter) {
+        self.records.1 = kept.record.generation;
+        let generation = kept.record.generation as usize;
+        self.submit(kept.to_io(0, &Pool::new(0)), vec![generation]);
+    }
+
+    /// The writer record that is there by what it tells.
+    pub fn load(&mut self) -> KeptWriter {
+        self.submit(Io::new(0, Op::LoadWriter, 0, 0), vec![0]);
+        self.wait();
+        let (_, bytes) = self.reads.pop().expect("it was told");
+        let data = SegList::of(Pool::new(0).copy_of(&bytes).freeze());
+        KeptWriter::from_data(&data).expect("it is one")
+    }
+
     /// I/Os of users that have not ended.
     pub fn waiting(&self) -> usize {
         self.waits.len()
@@ -318,7 +344,10 @@ impl World {
             return;
         }
         match op {
-            Op::Read => self.reads.push((writes[0] as u64, completion.data.to_vec())),
+            Op::StoreWriter => self.records.0 = writes[0] as u64,
+            Op::Read | Op::LoadWriter => {
+                self.reads.push((writes[0] as u64, completion.data.to_vec()))
+            }
             Op::Flush => {
                 let covered = |write: &&mut Written| write.completed < submitted;
                 self.written.iter_mut().filter(covered).for_each(|write| write.is_durable = true);

@@ -11,6 +11,7 @@ use thinwire_modules::mirror::{
 };
 use thinwire_modules::thin::PoolHead;
 use thinwire_modules::{Integrity, IntegrityState, SumLayout};
+use thinwire_volume::KeptWriter;
 
 use super::create::read_from;
 use super::hex;
@@ -41,6 +42,25 @@ struct JsonPart {
     label: Option<JsonLabel>,
 }
 
+/// The writer record of an exported whole.
+#[derive(Serialize)]
+struct JsonWriter {
+    generation: u64,
+    /// What it is called; null if nobody is on record.
+    name: Option<String>,
+    /// Under which generations leaves were held, those that were, each with what its content is known by.
+    leaves: Vec<(String, u64)>,
+}
+
+fn json_writer(kept: &KeptWriter) -> JsonWriter {
+    let leaves = kept.leaves.iter().flatten().filter(|leaf| leaf.generation != 0);
+    JsonWriter {
+        generation: kept.record.generation,
+        name: kept.record.is_held().then(|| kept.record.name.as_str().to_owned()),
+        leaves: leaves.map(|leaf| (hex(&leaf.leaf), leaf.generation)).collect(),
+    }
+}
+
 #[derive(Serialize)]
 struct JsonLabel {
     name: String,
@@ -68,6 +88,8 @@ struct JsonLabel {
     sums: Option<String>,
     /// What it says of a mirror.
     mirror: Option<JsonState>,
+    /// Who may write the whole as an export.
+    writer: Option<JsonWriter>,
     /// And the bitmap behind it.
     bitmap: Option<JsonBitmap>,
     /// What it says of a pool.
@@ -207,6 +229,7 @@ fn json_label(label: &Label, seen: &SeenPart, bitmap: Option<&SeenBitmap>) -> Js
         features: [features.compatible, features.read_only_compatible, features.incompatible],
         is_content: label.content == seen.content,
         mirror: json_state(label),
+        writer: label.writer.as_ref().map(json_writer),
         bitmap: bitmap.map(|seen| JsonBitmap {
             regions: seen.regions,
             lacking: seen.lacking.clone(),
@@ -334,6 +357,10 @@ fn text_of(part: &JsonPart) -> String {
     rows.push(("parts", label.parts.join(" ")));
     for (what, value) in rows {
         let _ = write!(text, "\n  {what:<12}{value}");
+    }
+    if let Some(JsonWriter { generation, name, .. }) = &label.writer {
+        let who = name.as_deref().unwrap_or("nobody");
+        let _ = write!(text, "\n  {:<12}{who}, generation {generation}", "writer");
     }
     if let Some(key) = &label.key {
         let _ = write!(text, "\n  {:<12}{key}", "key");

@@ -31,6 +31,7 @@ fn edit(image: &mut LabelImage, choices: &mut Choices<'_>) {
         GENERATION,
         OPENING,
         OPENINGS,
+        WRITER_LEAVES,
         RESERVED,
         STATE_LENGTH,
     ];
@@ -65,7 +66,11 @@ fn play(choices: &mut Choices<'_>) {
         }
     }
     if choices.flag() {
-        label.writer = Some(WriterRecord::new(choices.long(), [3; 16], &choices.text(70)));
+        let record = WriterRecord::new(choices.long(), [3; 16], &choices.text(70));
+        let mut leaf = |_| LeafGeneration { leaf: [9; 16], generation: choices.long() };
+        let leaves: Vec<_> = (0..3).map(&mut leaf).collect();
+        let leaves = choices.flag().then(|| leaves[..choices.below(4)].to_vec());
+        label.writer = Some(KeptWriter { record, leaves });
     }
     label.state = vec![choices.byte(); choices.below(3) * 500];
     let mut image = *label.encode().expect("it is right");
@@ -126,6 +131,7 @@ fn fuzz_labels() {
         "data start",
         "has writer",
         "writer name length",
+        "writer leaves",
         "state length",
         "openings",
         "reserved",

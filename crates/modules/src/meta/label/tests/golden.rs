@@ -22,7 +22,16 @@ fn images() -> Vec<(&'static str, Label)> {
     stripe.role = 2;
     top.name = "ü".repeat(32);
     top.next_opening = [0x5a; 16];
-    top.writer = Some(WriterRecord::new(0x1122_3344_5566_7788, [0xd0; 16], "node1"));
+    let record = WriterRecord::new(0x1122_3344_5566_7788, [0xd0; 16], "node1");
+    top.writer = Some(KeptWriter { record, leaves: None });
+    let mut over_leaves = sample("stripe", 2);
+    (over_leaves.role, over_leaves.state) = (0, vec![7; 30]);
+    let leaf = |leaf: u8| LeafGeneration {
+        leaf: [leaf; 16],
+        generation: 0x0102_0304_0506_0700 + u64::from(leaf),
+    };
+    let leaves = Some(vec![leaf(0xe1), LeafGeneration::default(), leaf(0xe3)]);
+    over_leaves.writer = Some(KeptWriter { record, leaves });
     let mut crypt = sample("crypt", 1);
     crypt.options.set(crypt.module.option("block").unwrap(), 512);
     let sealed = std::array::from_fn(|at| 0x80 + at as u8);
@@ -58,6 +67,7 @@ fn images() -> Vec<(&'static str, Label)> {
         ("slice", slice),
         ("stripe", stripe),
         ("with-writer", top),
+        ("with-leaves", over_leaves),
     ]
 }
 
@@ -154,6 +164,7 @@ fn fields_are_where_the_document_says() {
         WRITER_NAME,
         NEXT_OPENING,
         OPENINGS,
+        WRITER_LEAVES,
         RESERVED,
         STATE_LENGTH,
         RESERVED_BETWEEN,
@@ -165,10 +176,11 @@ fn fields_are_where_the_document_says() {
         RESERVED_IN_WORK,
         SCRUBBED_TO,
     ];
-    let tables: [(&str, &[Field]); 3] = [
+    let tables: [(&str, &[Field]); 4] = [
         ("| 0 | 8 | magic |", &head),
         ("| 0 | 16 | part |", &[PART_UUID, PART_BYTES]),
         ("| 0 | 16 | option |", &[OPTION_NAME, OPTION_VALUE]),
+        ("| 0 | 16 | leaf |", &[LEAF, LEAF_GENERATION]),
     ];
     for (first, fields) in tables {
         let rows = table(first);

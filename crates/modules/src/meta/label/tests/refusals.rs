@@ -173,7 +173,8 @@ fn names_are_names() {
     assert_eq!(fault, "says what no label can: its field `name` has 65 bytes, not 1 to 64");
     label.name = "a".repeat(64);
     assert!(label.encode().is_ok());
-    label.writer = Some(WriterRecord::new(1, [1; 16], "node1"));
+    let record = WriterRecord::new(1, [1; 16], "node1");
+    label.writer = Some(KeptWriter { record, leaves: None });
     let image = label.encode().unwrap();
     refused_of(
         &image,
@@ -186,6 +187,28 @@ fn names_are_names() {
         WRITER_NAME.at,
         &[0xc3, b'a'],
         "says what no label can: its field `writer name` is not UTF-8",
+    );
+}
+
+#[test]
+fn leaves_are_beside_a_writer_and_have_room() {
+    let mut label = sample("linear", 1);
+    let leaves = |count| Some(vec![LeafGeneration { leaf: [7; 16], generation: 1 }; count]);
+    let room = (LABEL_BYTES - row(1)) / ROW_BYTES;
+    let kept = KeptWriter { record: WriterRecord::default(), leaves: leaves(room + 1) };
+    label.writer = Some(kept.clone());
+    let why = format!("is {}, and there is room for {room}", room + 1);
+    let fault = LabelFault::malformed("writer leaves", why);
+    assert_eq!(label.encode().unwrap_err(), fault);
+    label.writer = Some(KeptWriter { leaves: leaves(room), ..kept });
+    let image = label.encode().unwrap();
+    let count = (room as u16 + 1).to_le_bytes();
+    assert_eq!(Label::decode(&with(&image, WRITER_LEAVES.at, &count)), Err(fault));
+    refused_of(
+        &image,
+        HAS_WRITER.at,
+        &[0],
+        "says what no label can: its field `has writer` is 0, and it has leaves of one",
     );
 }
 
@@ -233,6 +256,7 @@ fn nothing_stands_where_nothing_has_a_meaning() {
     let writer = [WRITER_NAME_LENGTH.at, WRITER_GENERATION.at, WRITER_HOLDER.at, WRITER_NAME.at];
     let gap = RESERVED_IN_WORK.at;
     for at in [
+        WRITER_LEAVES.at,
         RESERVED.at,
         RESERVED.end() - 1,
         MADE_BYTES.at,
