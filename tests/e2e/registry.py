@@ -43,6 +43,10 @@ IDLE = ("resources.idle_cpu",)
 
 # The longest of the others, ten seconds and more: begun first, so that in the end none is waited for.
 LONGEST = (
+    "two_gateways.they_are_killed_in_turns_under_load",
+    "two_gateways.one_stands_still_and_writes_nothing_more",
+    "two_gateways.one_dies_and_the_other_knows_its_writer",
+    "two_gateways.whoever_wrote_a_leaf_in_between_fences_the_writer",
     "soak.short.plain",
     "soak.short.gateway",
     "soak.short.machine",

@@ -10,8 +10,9 @@ import node
 from harness import check, until
 from node import Attachment, Target, image, refused, thinwire, uri
 from registry import test
-from test_mirrors import LEG_MIB, data_of, describe, standing_clean, standings, written
+from test_mirrors import DATA_START, LEG_MIB, data_of, describe, standing_clean, standings, written
 from test_returning import Legs, over_sums, stand
+from test_volumes import WRITE
 
 
 def run_dir_of(lab):
@@ -203,3 +204,32 @@ def a_gateway_over_exports_gets_another(lab):
     disk.detach()
     middle.stop()
     check_alike(legs.images)
+
+
+@test(seconds=150)
+def an_addition_at_a_gateway_fences_nobody(lab):
+    """A leg is added at a gateway whose client has an unflushed write; the gateway is killed, and described anew: its client is who it was, and sends that again."""
+    legs, run_dir = Legs(lab, "abc"), run_dir_of(lab)
+    uris = [node.below(lab, name, over="raw", node=f"node-{name}") for name in "abc"]
+    volume = legs.made(describe(lab, uris[:2]))
+    places = ("--state-dir", lab.path("state"), *run_dir)
+    middle = Target(lab, f"home={volume}", name="middle", over="raw", side="initiator", extra=places)
+    disk = Attachment(lab, uri(lab, "home", over="raw", node="middle"), name="home", side="target", timeout=40, run="other")
+
+    def write(at, *words):
+        return lab.run("target", "/usr/bin/python3", "-c", WRITE, disk.nbd, str(at), *words, timeout=60).stdout.strip()
+
+    check(write(0, "flushed.", "flush") == "written", "a write")
+    thinwire(lab, "volume", "add", volume, uris[2], *run_dir, timeout=60)
+    check(write(4096, "ghost...") == "written", "an unflushed write")
+    middle.kill()
+    describe(lab, uris)
+    middle.start(timeout=40)
+    check(write(8192, "second..", "flush") == "written", "its writer is who it was")
+    check("somebody else" not in middle.process.stderr, f"nobody else had a leaf:\n{middle.process.stderr}")
+    check(disk.status()["state"] == "attached", disk.status())
+    with open(legs.images[2], "rb") as file:
+        file.seek(DATA_START + 4096)
+        check(file.read(8) == b"ghost...", "and what it had not flushed is there")
+    disk.detach()
+    middle.stop()
