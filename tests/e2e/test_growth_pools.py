@@ -164,13 +164,22 @@ def a_growth_that_is_cut_off(lab, used):
                 began.kill(signal.SIGKILL).wait(10, expect=None)
         if used and nth == 6:
             disk.detach(timeout=40)
+        # Nobody has it open that this run folder knows.
+        other = ("--run-dir", lab.path(f"run{nth}"))
+
+        def shown():
+            return json.loads(thinwire(lab, "volume", "show", pool, "--json", *other, timeout=60).stdout)["data_bytes"]
+
         back = lab.path("back.img")
-        thinwire(lab, "copy", f"{pool}@home", back, "--run-dir", lab.path(f"run{nth}"), timeout=60)
+        thinwire(lab, "copy", f"{pool}@home", back, *other, timeout=60)
         check(content(back, 6 * MIB) == content(source), "it holds what was written")
-        now = json.loads(thinwire(lab, "volume", "show", pool, "--json", "--run-dir", lab.path(f"run{nth}"), timeout=60).stdout)["data_bytes"]
+        now = shown()
         check(now in (before, before + 8 * MIB), f"{now} of {before}")
         sizes.add(now > before)
         if now == before:
-            thinwire(lab, "volume", "grow", pool, "--take-over", "--run-dir", lab.path(f"run{nth}"), timeout=60)
-        check("is sound" in thinwire(lab, "volume", "check", pool, "--run-dir", lab.path(f"run{nth}"), timeout=60).stdout, "all is counted rightly")
+            again = thinwire(lab, "volume", "grow", pool, "--take-over", *other, timeout=60, expect=None)
+            # Its labels may have said so already: then who opens it to write counts what they have.
+            check(again.returncode == 0 or "none of its parts has room for more" in again.stderr, again.stderr)
+            check(shown() == before + 8 * MIB, "it has grown")
+        check("is sound" in thinwire(lab, "volume", "check", pool, *other, timeout=60).stdout, "all is counted rightly")
     check(sizes == {False, True}, f"grown, by when it was killed: {sizes}")

@@ -235,7 +235,15 @@ impl Core {
     }
 
     /// Goes on with the labels.
+    #[inline]
     pub(super) fn step_growth(&mut self) {
+        // As nearly always.
+        if !self.growth.is_idle() {
+            self.write_labels();
+        }
+    }
+
+    fn write_labels(&mut self) {
         match std::mem::take(&mut self.growth.step) {
             Step::Idle => {}
             Step::Wanted { id, sizes } => {
