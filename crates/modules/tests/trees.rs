@@ -261,6 +261,8 @@ impl Grower {
                 "burst_ms" if self.rng.one_in(2) => Some(1 + self.rng.below(1000)),
                 "iops" | "read_iops" | "write_iops" | "burst_ms" => None,
                 "bandwidth" | "read_bandwidth" | "write_bandwidth" => None,
+                // Who opens several has those of one number share a budget: by itself a volume does not ask for that.
+                "share" => None,
                 other => panic!("say here what values `{other}` of {module:?} can have"),
             };
             if let Some(value) = value {
