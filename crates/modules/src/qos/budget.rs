@@ -58,6 +58,8 @@ impl fmt::Debug for QosBudget {
 
 struct Inner {
     limits: QosLimits,
+    /// None of them is one: nothing is charged.
+    is_unlimited: bool,
     all: Buckets,
     ways: [Buckets; 2],
     /// The last that was told; none before the first time, when all buckets are full.
@@ -102,6 +104,7 @@ impl QosBudget {
     pub fn new(limits: QosLimits) -> Self {
         QosBudget(Rc::new(RefCell::new(Inner {
             limits,
+            is_unlimited: limits.is_unlimited(),
             all: Buckets::new(limits.all),
             ways: [Buckets::new(limits.reads), Buckets::new(limits.writes)],
             now: None,
@@ -206,7 +209,18 @@ impl Inner {
         self.all.ready_at().max(self.ways[way].ready_at())
     }
 
+    #[inline]
     fn take(&mut self, member: u32, io: Io) -> Option<Io> {
+        if self.is_unlimited {
+            let at = self.members.get_mut(member);
+            if at.granted.is_empty() && at.is_idle() {
+                return Some(io);
+            }
+        }
+        self.take_as_it_may(member, io)
+    }
+
+    fn take_as_it_may(&mut self, member: u32, io: Io) -> Option<Io> {
         let way = way_of(io.op);
         let is_free = self.waiting[way] == 0 && self.ready_at(way) <= self.now();
         let at = self.members.get_mut(member);
@@ -274,7 +288,7 @@ impl Inner {
 
     fn set_limits(&mut self, limits: QosLimits) {
         let before = self.now();
-        self.limits = limits;
+        (self.limits, self.is_unlimited) = (limits, limits.is_unlimited());
         let now = self.now();
         if self.canary == QosCanary::Forgets && limits.is_unlimited() {
             let all = self.members.iter_mut().flat_map(|(_, at)| &mut at.waiting);
