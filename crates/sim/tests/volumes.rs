@@ -153,5 +153,4 @@ fn canaries_of_discards_and_snapshots_are_found_by_trying_all() {
     found_by_enumeration(Canary::Pool(PoolCanary::ReusesEarly), 0..40);
     // Rule 12.
     found_by_enumeration(Canary::Pool(PoolCanary::SharedInPlace), 0..40);
-    found_by_enumeration(Canary::WriteBack(WriteBackCanary::DiscardUncovers), 0..40);
 }

@@ -70,9 +70,11 @@ impl VolumeHost {
         self.scrub.is_running = false;
         coverage.scrubs_ended += u64::from(!reports.is_empty());
         let is_wrong = |report: &&ScrubReport| {
-            report.differing > 0 || !may_fail && (report.bad > 0 || report.repaired > 0)
+            [report.differing, report.bad, report.repaired].iter().any(|count| *count > 0)
         };
-        let wrong = reports.iter().find(is_wrong).filter(|_| self.scrub.is_clean);
+        // Disks that fail may have lost something, and told nobody yet.
+        let is_clean = self.scrub.is_clean && !may_fail;
+        let wrong = reports.iter().find(is_wrong).filter(|_| is_clean);
         let wrong = wrong.map(|report| format!("nothing has rotted, and a scrub says {report:?}"));
         self.scrub.reports = reports;
         wrong.map_or(Ok(()), |why| {
