@@ -69,9 +69,8 @@ impl VolumeHost {
         }
         self.scrub.is_running = false;
         coverage.scrubs_ended += u64::from(!reports.is_empty());
-        let is_wrong = |report: &&ScrubReport| {
-            [report.differing, report.bad, report.repaired].iter().any(|count| *count > 0)
-        };
+        // What a crash has left unverified on one leg is mended from another.
+        let is_wrong = |report: &&ScrubReport| report.differing > 0 || report.bad > 0;
         // Disks that fail may have lost something, and told nobody yet.
         let is_clean = self.scrub.is_clean && !may_fail;
         let wrong = reports.iter().find(is_wrong).filter(|_| is_clean);
