@@ -80,6 +80,12 @@ class Gateways:
         done = self.lab.run("target", "/usr/bin/python3", "-c", script, disk.nbd, *map(str, argv), timeout=timeout)
         return done.stdout.strip()
 
+    def is_attached(self, link):
+        """Whether the writer of the export is with that one."""
+        shown = thinwire(self.lab, "status", "--json", "--run-dir", self.lab.path(f"gateway-run-{link}"))
+        (export,) = json.loads(shown.stdout)["targets"][0]["exports"]
+        return bool(export["writer"] and export["writer"]["attached"])
+
     def kept_in_files(self):
         """Files of the record of an export in the state directories of both."""
         folders = [self.lab.path(f"gateway-state-{link}") for link in (1, 2)]
@@ -163,6 +169,8 @@ def one_stands_still_and_writes_nothing_more(lab):
         started(second)
         now = [gateways.legs.generation(nth) for nth in range(2)]
         check(all(after > before for before, after in zip(held, now)), f"another grant of every leaf: {held}, then {now}")
+        # Whoever is still with the first is told of errors when that goes on: it does not know yet that another one is there.
+        until("its initiator is with the other one", 40, lambda: gateways.is_attached(2))
         fio.still_running("the other one goes on")
     finally:
         first.process.kill(signal.SIGCONT)
