@@ -12,6 +12,8 @@ pub enum WriteBackCanary {
     DurableInMemory,
     /// What is here of a range that was discarded or zeroed stays, and goes down.
     DiscardForgets,
+    /// A discard fails where there is no room for zeroes before it.
+    DiscardNeedsRoom,
     /// What is here of a range that was discarded is dropped, whatever the volume below has done.
     DiscardUncovers,
     /// What has failed to go down counts as if it had.

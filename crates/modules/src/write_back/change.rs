@@ -1,9 +1,12 @@
 //! Writes and what else changes something: into memory, or down as it is.
 
 use thinwire_buffer::SegList;
-use thinwire_volume::{Io, Op};
+use thinwire_volume::{ErrorKind, Io, IoError, Op};
 
 use super::{DOWN_BYTES_MAX, LONG_PARTS, Request, Through, WriteBack, WriteBackCanary};
+
+/// So many runs are zeroed before a discard, one after the other: it does not take longer the more is here of its range.
+const ZEROED_MAX: u32 = 32;
 
 impl WriteBack {
     /// Whether a change goes down as it is.
@@ -33,7 +36,9 @@ impl WriteBack {
         let (token, op, start, end) = (io.token, io.op, io.offset, io.offset + io.len);
         let is_locked = self.canary != WriteBackCanary::NoLock;
         let waits = Some(io);
-        let through = Through { token, op, start, end, waits, is_locked, number: 0, zeroes: None };
+        let (number, zeroes, zeroes_left) = (0, None, ZEROED_MAX);
+        #[rustfmt::skip]
+        let through = Through { token, op, start, end, waits, is_locked, number, zeroes, zeroes_left };
         let owner = self.requests.insert(Request::Through(through));
         if !is_locked || self.locks.acquire(owner, start, end, true) {
             self.go_through(owner);
@@ -46,7 +51,9 @@ impl WriteBack {
         let Request::Through(through) = self.requests.get_mut(owner) else { return };
         through.number = next;
         let (start, end) = (through.start, through.end);
-        if through.op == Op::Discard && !self.canary.leaves_discarded() {
+        let zeroes = through.op == Op::Discard && through.zeroes_left > 0;
+        if zeroes && !self.canary.leaves_discarded() {
+            through.zeroes_left -= 1;
             through.zeroes = self.blocks.dirty_run(start, end);
         }
         let io = match &mut through.zeroes {
@@ -69,12 +76,21 @@ impl WriteBack {
     }
 
     /// Some of what is discarded is zero below, which was here only: of what a discard does nothing to, the bytes that were there before
-    /// would come back otherwise. True if there was any.
-    pub(super) fn has_zeroed(&mut self, owner: u32) -> bool {
+    /// would come back otherwise. Where there is no room for zeroes the discard, which may make some, goes on without (rule 14): what is here stays.
+    /// False if it was no such write, or it failed for another reason.
+    pub(super) fn has_zeroed(&mut self, owner: u32, result: Result<(), IoError>) -> bool {
+        let needs_room = self.canary == WriteBackCanary::DiscardNeedsRoom;
+        let is_full = result.is_err_and(|error| error.kind == ErrorKind::NoSpace && !needs_room);
         let Request::Through(through) = self.requests.get_mut(owner) else { return false };
+        if through.zeroes.is_none() || result.is_err() && !is_full {
+            return false;
+        }
         let (Some(run), number) = (through.zeroes.take(), through.number) else { return false };
-        self.blocks.drop_range(run.start, run.end);
-        self.trust(number, Ok(()));
+        match is_full {
+            true => through.zeroes_left = 0,
+            false => self.blocks.drop_range(run.start, run.end),
+        }
+        self.trust(number, result);
         self.go_through(owner);
         true
     }

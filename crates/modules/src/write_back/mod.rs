@@ -6,8 +6,9 @@
 //!   `docs/design.md`, "Writes that end in memory");
 //! * what is **durable by itself** goes down as it is, and so do discards, zeroes, and what is longer than a part of the room. Such a change
 //!   waits for what is being written below where it lies, and holds up what is written there, so that no two changes of one place are
-//!   below at a time. What is here of its range is dropped when it has succeeded, and is as good as ever if it has not; before a **discard**, which
-//!   may do nothing, it is written below as zeroes;
+//!   below at a time. What is here of its range is dropped when it has succeeded, and is as good as ever if it has not. Before a **discard**, which
+//!   may do nothing, it is written below as zeroes, as far as that is soon done and there is room; what is not stays, and goes down later: a discard leaves what
+//!   was there, or zeroes;
 //! * a **read** has what is here over what is below, as it was when the read was submitted, and a block status tells it as data;
 //! * what **fails** to go down stays here, as the oldest of all: a flush that covers it fails, and every later one has it tried again. Nothing
 //!   is lost by that, as long as this lives. Writes for which there is no room fail then, too, since none is being made;
@@ -153,8 +154,9 @@ struct Through {
     waits: Option<Io>,
     is_locked: bool,
     number: u64,
-    /// Of a discard: what is being zeroed first.
+    /// Of a discard: what is being zeroed first, and how much more may be.
     zeroes: Option<Range<u64>>,
+    zeroes_left: u32,
 }
 
 /// What the pages of a range take, in bytes.
@@ -353,7 +355,7 @@ impl WriteBack {
 
     fn on_completion(&mut self, completion: Completion) {
         let owner = completion.token as u32;
-        if completion.result.is_ok() && self.has_zeroed(owner) {
+        if self.has_zeroed(owner, completion.result) {
             return;
         }
         let request = self.requests.remove(completion.token);

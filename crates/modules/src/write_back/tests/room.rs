@@ -169,3 +169,44 @@ fn busy(canary: WriteBackCanary) {
     let last = stage.sent_one(Op::Flush, 0, 0, 0);
     assert_eq!(stage.succeed(&last), [(flush, true)]);
 }
+
+/// Rule 14: what a discard is to give back may be all the room there is.
+#[test]
+fn a_discard_goes_on_where_there_is_no_room_for_zeroes() {
+    discarded_full(WriteBackCanary::None);
+}
+
+#[test]
+#[should_panic(expected = "it makes room")]
+fn a_discard_that_needs_room_is_found() {
+    discarded_full(WriteBackCanary::DiscardNeedsRoom);
+}
+
+fn discarded_full(canary: WriteBackCanary) {
+    let mut stage = Stage::new(canary);
+    stage.write(0, 12288, 1);
+    let token = stage.submit(Op::Discard, 512, 8192, 0);
+    let zeroes = stage.sent_one(Op::WriteZeroes, 512, 8192, 0);
+    assert_eq!(stage.fail(&zeroes, ErrorKind::NoSpace), [], "it makes room");
+    let io = stage.sent_one(Op::Discard, 512, 8192, 0);
+    assert_eq!(stage.succeed(&io), [(token, true)]);
+    // Nothing of it was lost, and nothing that was there before it is shown.
+    stage.flush();
+    stage.sent_one(Op::Write, 0, 12288, 1);
+}
+
+#[test]
+fn a_discard_takes_no_longer_the_more_is_here() {
+    let mut stage = Stage::new(WriteBackCanary::None);
+    (0..40).for_each(|nth| stage.write(nth * 8192, 512, 1));
+    let token = stage.submit(Op::Discard, 0, 40 * 8192, 0);
+    for nth in 0..32 {
+        let zeroes = stage.sent_one(Op::WriteZeroes, nth * 8192, 512, 0);
+        assert_eq!(stage.succeed(&zeroes), []);
+    }
+    let io = stage.sent_one(Op::Discard, 0, 40 * 8192, 0);
+    assert_eq!(stage.succeed(&io), [(token, true)]);
+    stage.flush();
+    let down: Vec<_> = stage.sent().iter().map(|io| (io.op, io.offset)).collect();
+    assert_eq!(down, (32..40).map(|nth| (Op::Write, nth * 8192)).collect::<Vec<_>>());
+}
