@@ -142,9 +142,11 @@ impl WholeGrowth {
     /// It is being written, or could not be.
     pub fn label(&mut self) -> Result<Label, GrowthError> {
         self.refuse_busy()?;
+        // Behind one that failed nobody knows: what is in memory may be what did not get there.
+        let labels = self.labels.as_ref().ok_or(GrowthError::Failed)?;
         let first = match &self.record {
             Some(record) => Some(record.label()),
-            None => self.labels.as_ref().and_then(|labels| Some(labels.first()?.1.clone())),
+            None => labels.first().map(|(_, label)| label.clone()),
         };
         first.ok_or(GrowthError::Failed)
     }

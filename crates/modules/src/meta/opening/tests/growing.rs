@@ -5,6 +5,7 @@ use thinwire_volume::{Completion, Geometry, Io, VolumeEvent};
 
 use super::*;
 use crate::Child;
+use crate::cuts::{CUT_LABEL_TOKEN, Recorder};
 use crate::meta::growing::GrowthCanary;
 use crate::meta::{
     BESIDE_TOKEN, GrowthError, LABEL_AREA_BYTES, LabelledPart, PartFence, WholeGrowth,
@@ -29,11 +30,21 @@ impl InUse {
 
     /// The same of another number of parts.
     fn of(count: usize, canary: GrowthCanary) -> Self {
+        InUse::with(count, canary, false)
+    }
+
+    /// Of one part, whose label somebody else writes, too.
+    fn recorded() -> Self {
+        InUse::with(1, GrowthCanary::None, true)
+    }
+
+    fn with(count: usize, canary: GrowthCanary, is_recorded: bool) -> Self {
         let contents = opened(&made_of(count, SimPart::BYTES - MORE), 1);
         let whole = assembled(&contents).unwrap();
         let read = |part: &crate::meta::FoundPart| {
             let mut disk = SimPart::new(contents[part.place].clone());
-            let mut labels = Labels::new(BESIDE_TOKEN, &Pool::new(0));
+            let token = if is_recorded { CUT_LABEL_TOKEN } else { BESIDE_TOKEN };
+            let mut labels = Labels::new(token, &Pool::new(0));
             labels.read(&mut disk).unwrap();
             match std::iter::repeat_with(|| labels.turn(&mut disk)).take(3).flatten().next() {
                 Some(LabelOutcome::Read(Ok(crate::meta::Finding::Label(found)))) => {
@@ -42,7 +53,7 @@ impl InUse {
                 other => panic!("{other:?}"),
             }
         };
-        let labels = whole.parts.iter().map(read).collect();
+        let mut labels: Vec<_> = whole.parts.iter().map(read).collect();
         let geometry =
             Geometry { bytes: SimPart::BYTES, io_bytes_max: 1 << 20, ..Puppet::GEOMETRY };
         let puppets: Vec<_> =
@@ -55,7 +66,11 @@ impl InUse {
             doors.push(door);
         }
         let volume = whole.module.open_over(children, &whole.options).unwrap();
-        let mut growth = WholeGrowth::new(whole, doors, labels, None);
+        let record = is_recorded.then(|| {
+            let (labels, label) = labels.remove(0);
+            Recorder::new(Box::new(puppets[0].clone()), labels, label).1
+        });
+        let mut growth = WholeGrowth::new(whole, doors, labels, record);
         growth.set_canary(canary);
         InUse { puppets, volume, growth, labels: vec![None; count] }
     }
@@ -173,6 +188,27 @@ fn labels_that_cannot_be_written_end_it() {
     });
     assert!(matches!(ended, Some(Err(GrowthError::Labels(_)))), "{ended:?}");
     assert_eq!((used.bytes(), used.growth.begin([8; 16])), (before, Err(GrowthError::Failed)));
+}
+
+/// What a label says that was not written is nothing to go by, whoever else writes it.
+#[test]
+fn nothing_is_said_of_a_label_that_could_not_be_written() {
+    for mut used in [InUse::of(1, GrowthCanary::None), InUse::recorded()] {
+        let from = used.growth.label().unwrap().state;
+        used.growth.begin_restate([7; 16], &from, vec![7; 112]).unwrap();
+        let ended = (0..20).find_map(|_| {
+            used.poll();
+            for io in used.puppets[0].take() {
+                used.puppets[0].fail(&io);
+            }
+            used.poll();
+            used.growth.turn()
+        });
+        assert!(matches!(ended, Some(Err(GrowthError::Labels(_)))), "{ended:?}");
+        assert_eq!(used.growth.label(), Err(GrowthError::Failed));
+        let again = used.growth.begin_restate([8; 16], &[7; 112], vec![8; 112]);
+        assert_eq!(again, Err(GrowthError::Failed));
+    }
 }
 
 /// What a whole does beside its users is said by all of its labels, and by those of a growth behind that.
