@@ -98,10 +98,11 @@ impl RecordedWhole {
         }
     }
 
+    /// True if the next one is to be stored now.
     #[cold]
-    fn go_on(&mut self) {
-        let By::Label(record) = &self.by else { return };
-        let Some(ended) = record.take_writer_ended() else { return };
+    fn go_on(&mut self) -> bool {
+        let By::Label(record) = &self.by else { return false };
+        let Some(ended) = record.take_writer_ended() else { return false };
         self.is_storing = false;
         if let Some((io, _)) = self.waiting.pop_front()
             && self.canary != RecordedCanary::ToldEarly
@@ -110,6 +111,7 @@ impl RecordedWhole {
             self.ready.push(Completion::new(io.token, result));
         }
         self.begin();
+        self.is_storing
     }
 }
 
@@ -147,8 +149,9 @@ impl Layer for RecordedWhole {
     #[inline]
     fn bring(&mut self, done: &mut Vec<Completion>) {
         self.below.poll(done);
-        if self.is_storing {
-            self.go_on();
+        if self.is_storing && self.go_on() {
+            // Nobody else would have it begun.
+            self.below.poll(done);
         }
         done.append(&mut self.ready);
     }

@@ -236,3 +236,17 @@ fn who_only_reads_is_told_and_stores_nothing() {
         assert_eq!(error.kind, ErrorKind::ReadOnly);
     }
 }
+
+/// No disk has anything to do for it before, so nobody would poll once more.
+#[test]
+fn the_next_one_begins_with_the_poll_that_ends_the_one_before() {
+    let mut world = World::open(contents(), RecordedCanary::None);
+    world.store(&kept(1));
+    world.store(&kept(2));
+    while world.outstanding > 0 {
+        let busy = world.disks.iter().find(|disk| disk.is_busy()).expect("it stands still");
+        busy.execute(0);
+        world.poll();
+    }
+    assert_eq!((world.told, world.load()), (2, kept(2)));
+}
