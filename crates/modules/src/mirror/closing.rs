@@ -86,6 +86,8 @@ impl Mirror {
     /// It is over, and legs that keep something for themselves bring that in order.
     fn end_closing(&mut self, error: Option<IoError>) {
         self.closing = Closing::Done(error);
+        // Nothing is done from now on.
+        self.fail_waiting_ios(error.map_or(ErrorKind::ShuttingDown, |error| error.kind));
         self.legs.iter_mut().flatten().for_each(|leg| leg.volume.wind_up());
         self.has_sent = true;
     }

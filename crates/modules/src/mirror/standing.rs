@@ -156,26 +156,28 @@ impl Mirror {
         self.subs.iter_mut().for_each(|(_, sub)| sub.is_orphan = true);
         // Nor is a label written on.
         self.legs.iter_mut().flatten().for_each(|leg| leg.label_since = None);
-        for (error, mut completion) in self.held.drain(..) {
-            completion.result = completion.result.and(Err(IoError { kind, ..error }));
-            (completion.data, completion.extents) = (SegList::new(), Vec::new());
-            self.ready.push(completion);
-        }
+        self.fail_waiting_ios(kind);
         for (_, job) in self.jobs.iter_mut() {
             if matches!(job.task, Task::User) {
                 let error = job.io.error(kind, NAME);
                 self.ready.push(Completion::new(job.io.token, Err(error)));
             }
         }
-        for io in self.queue.drain(..) {
-            self.ready.push(Completion::new(io.token, Err(io.error(kind, NAME))));
-        }
-        for io in self.writer.take_all() {
-            self.ready.push(Completion::new(io.token, Err(io.error(kind, NAME))));
-        }
         self.jobs = Slab::new();
         self.ripe.clear();
         self.desk.close();
         self.fail_scrub();
+    }
+
+    /// Who waits for the record, or for the opening, hears that it does not come.
+    pub(super) fn fail_waiting_ios(&mut self, kind: ErrorKind) {
+        for (error, mut completion) in self.held.drain(..) {
+            completion.result = completion.result.and(Err(IoError { kind, ..error }));
+            (completion.data, completion.extents) = (SegList::new(), Vec::new());
+            self.ready.push(completion);
+        }
+        for io in self.queue.drain(..).chain(self.writer.take_all()) {
+            self.ready.push(Completion::new(io.token, Err(io.error(kind, NAME))));
+        }
     }
 }

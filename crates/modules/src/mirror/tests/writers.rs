@@ -103,6 +103,38 @@ fn behind_every_crash_the_record_that_was_told_of_is_found() {
     assert!(count > 5_000, "{count}");
 }
 
+/// A mirror that cannot be closed in order, since bits cannot be written, is over between two tries of a record.
+#[test]
+fn whoever_waits_for_a_record_hears_of_the_end() {
+    let mut world = open(&clean(2), MirrorCanary::None).unwrap();
+    world.is_recording = false;
+    world.pass(1);
+    world.write(SMALL, 1, 1, false);
+    world.store(&kept(1));
+    world.turn();
+    world.disks.iter().for_each(|disk| disk.fail_writes_in(Some((0, MIRROR_DATA_START))));
+    for _ in 0..40 {
+        for disk in &world.disks {
+            let nth = disk.first_queued(|io| io.offset < BITMAP_OFFSET);
+            nth.into_iter().for_each(|nth| disk.execute(nth));
+        }
+        world.turn();
+    }
+    world.mirror.close();
+    for _ in 0..400 {
+        world.turn();
+        if !world.step() {
+            world.now = world.now + Duration::from_millis(5);
+        }
+    }
+    assert!(
+        world.mirror.closed().is_some_and(|ended| ended.is_err()),
+        "{:?}",
+        world.mirror.closed()
+    );
+    assert_eq!(world.mirror.outstanding(), 0);
+}
+
 #[test]
 fn a_record_on_one_leg_only_is_found() {
     let why = explore(2, (None, Order::Turns), MirrorCanary::RecordOnOneLeg).unwrap_err();
