@@ -1,6 +1,6 @@
 //! [`look_at_bitmap`]: what the bitmap on a leg says, for whoever looks at a leg by itself.
 
-use super::bitmap::{BLOCK_BYTES, BlockImage, BlockName, REGIONS_EACH, decode};
+use super::bitmap::{BLOCK_BYTES, BLOCKS_MAX, BlockImage, BlockName, REGIONS_EACH, decode};
 use super::{LEGS_MAX, MirrorState};
 use crate::meta::Label;
 
@@ -28,7 +28,8 @@ fn regions(label: &Label, state: &MirrorState) -> u64 {
 pub fn look_at_bitmap(label: &Label, state: &MirrorState, bytes: &[u8]) -> SeenBitmap {
     let regions = regions(label, state);
     let mut seen = SeenBitmap { regions, lacking: vec![0; state.legs.len()], bad_blocks: 0 };
-    let blocks = regions.div_ceil(REGIONS_EACH as u64) as usize;
+    // A label that lies has more than there can be.
+    let blocks = regions.div_ceil(REGIONS_EACH as u64).min(BLOCKS_MAX as u64) as usize;
     let mut images = bytes.chunks_exact(BLOCK_BYTES);
     for index in 0..blocks {
         let first = (index * REGIONS_EACH) as u64;
