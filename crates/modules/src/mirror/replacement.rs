@@ -28,6 +28,10 @@ impl Mirror {
         if leg == by {
             return Err(MirrorAskError::HasData { leg });
         }
+        // Both are all that it has: none of them could go.
+        if self.described().count_ones() == 2 {
+            return Err(MirrorAskError::Two);
+        }
         self.replacement.0[by] = Some(leg as u8);
         Ok(())
     }

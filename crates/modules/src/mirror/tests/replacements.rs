@@ -276,8 +276,8 @@ fn what_cannot_be_replaced_is_told_of() {
     assert_eq!(ask(&mut world, 0, 2), Err(MirrorAskError::NoLeg { leg: 2 }));
     assert_eq!(ask(&mut world, 1, usize::MAX), Err(MirrorAskError::NoLeg { leg: usize::MAX }));
     assert_eq!(ask(&mut world, 1, 1), Err(MirrorAskError::HasData { leg: 1 }));
-    // A mirror has no fewer than two: nothing is done, and that is forgotten.
-    assert_eq!(ask(&mut world, 0, 1), Ok(MirrorDone::of(DATA_BYTES)));
+    // A mirror has no fewer than two.
+    assert_eq!(ask(&mut world, 0, 1), Err(MirrorAskError::Two));
     world.pass(2);
     assert_eq!(standing_of(&world), [InSync; 2]);
     assert!(is_over(&world));

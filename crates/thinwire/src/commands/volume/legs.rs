@@ -116,7 +116,8 @@ pub(super) fn go_on_replacing(
     common: &VolumeCommon,
 ) -> Outcome<Option<()>> {
     let is_begun = match already_added(spec, new, how, common)? {
-        Some((_, leg)) => leg != old,
+        // One of two legs cannot come in the place of the other.
+        Some((described, leg)) => leg != old && legs_of(&described)?.len() > 2,
         None => {
             let without = without(spec, new);
             let children = legs_of(&without)?;
