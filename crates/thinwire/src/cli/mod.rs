@@ -201,7 +201,7 @@ here, as in chunk = \"128K\"). Its children are volumes as on the command line, 
 each can be a part of one only once, also by way of slices of it. Other commands name it target.toml#big.
 
 places = [\"/srv\", \"/dev/disk/by-id\"] are the files, devices and folders among which uuid:PART finds a part by
-what its label says (`thinwire volume dump` shows it); all block devices if there are none. They are read when the
+what its label says (`thinwire volume dump` shows it); all block devices but ublk, nbd and loop if there are none. They are read when the
 file is.
 
 Keys that few need: insecure = true, authenticate_only = true, announce = true, limits = { memory = \"4G\" },

@@ -15,6 +15,9 @@ use crate::error::why_unreadable;
 
 /// Where the kernel names all block devices.
 const BLOCK_DEVICES: &str = "/sys/class/block";
+/// Devices that a process stands behind, perhaps this one, and whose reading may never end; those of memory; and those that wait for a medium. Who has a part
+/// there names it in `places`.
+const OTHERS: [&str; 7] = ["ublk", "nbd", "loop", "ram", "zram", "fd", "sr"];
 /// Of what could not be read, and where it was looked, no more are named.
 const NAMED_MAX: usize = 4;
 
@@ -169,13 +172,22 @@ fn devices() -> Vec<PathBuf> {
     let Ok(entries) = Path::new(BLOCK_DEVICES).read_dir() else { return Vec::new() };
     let dev = Path::new("/dev");
     // The kernel writes `!` for a slash.
-    let names = entries.flatten().map(|entry| entry.file_name());
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut all: Vec<_> = names
-        .map(|name| dev.join(name.to_string_lossy().replace('!', "/")))
+        .filter(|name| is_searched(name))
+        .map(|name| dev.join(name.replace('!', "/")))
         .filter(|path| path.exists())
         .collect();
     all.sort();
     all
+}
+
+/// Whether a block device of this name is looked at, though nobody named it.
+fn is_searched(name: &str) -> bool {
+    !OTHERS.iter().any(|other| {
+        let number = name.strip_prefix(other);
+        number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit() || c == 'b'))
+    })
 }
 
 /// What is the same under all of its names; none of what has no labels.

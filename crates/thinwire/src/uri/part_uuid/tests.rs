@@ -75,6 +75,17 @@ fn what_is_no_part_is_said_to_be_none() {
     refused(&uuid(2), &["none of 1 files", "1 could not be read", "missing"]);
 }
 
+/// To read a device that this very process serves would never end.
+#[test]
+fn devices_that_processes_stand_behind_are_left_alone() {
+    for name in ["ublkb0", "nbd3", "loop7", "zram0", "ram1", "sr0", "nbd0p1", "loop0p2"] {
+        assert!(!is_searched(name), "{name}");
+    }
+    for name in ["sda", "sdr1", "vdb2", "nvme0n1p3", "dm-0", "md127", "mmcblk0", "drbd0"] {
+        assert!(is_searched(name), "{name}");
+    }
+}
+
 /// Both copies are read, and the newer one counts, whichever it is.
 #[test]
 fn the_newer_copy_counts() {
