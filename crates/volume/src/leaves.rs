@@ -108,6 +108,16 @@ pub fn to_remember(remembered: &[LeafGeneration], held: &[HeldGrant]) -> Vec<Lea
     all
 }
 
+/// Both say the same, in whatever order it is kept.
+pub fn are_same(one: &[LeafGeneration], other: &[LeafGeneration]) -> bool {
+    let sorted = |all: &[LeafGeneration]| {
+        let mut all = all.to_vec();
+        all.sort_unstable_by_key(|one| (one.leaf, one.generation));
+        all
+    };
+    sorted(one) == sorted(other)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,6 +179,15 @@ mod tests {
         // Two copies of one image.
         let twins = [alone(5), alone(8)].map(|grant| HeldGrant { leaf: [1; 16], grant });
         assert_eq!(granted_to_others(&known(&[(1, 4), (1, 7)]), &twins), []);
+    }
+
+    #[test]
+    fn what_is_remembered_is_so_in_any_order() {
+        let all = known(&[(2, 7), (0, 0), (1, 4)]);
+        assert!(are_same(&all, &known(&[(1, 4), (2, 7), (0, 0)])));
+        for other in [&[(1, 4), (2, 7)][..], &[(1, 4), (2, 8), (0, 0)], &[(1, 7), (2, 4), (0, 0)]] {
+            assert!(!are_same(&all, &known(other)), "{other:?}");
+        }
     }
 
     #[test]

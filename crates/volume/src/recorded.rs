@@ -6,7 +6,7 @@ use std::rc::Rc;
 use thinwire_buffer::Pool;
 
 use crate::disk::error_kind;
-use crate::leaves::{HeldGrant, LeafGeneration, granted_to_others, to_remember};
+use crate::leaves::{HeldGrant, LeafGeneration, are_same, granted_to_others, to_remember};
 use crate::{
     Completion, Disk, DiskDone, DiskOp, DiskOpKind, ErrorKind, Io, IoError, KeptWriter, Layer, Op,
     Token, Volume, WriterRecord,
@@ -308,7 +308,8 @@ impl<P: RecordPlace> Recorded<P> {
     fn settle(&mut self, token: Token, found: KeptWriter) -> Option<Completion> {
         let KeptWriter { record: found, leaves: remembered } = found;
         let now = to_remember(remembered.as_deref().unwrap_or_default(), &self.held);
-        let is_there = self.tried == Some(found) && remembered.as_ref() == Some(&now);
+        let is_same = |remembered: &Vec<_>| are_same(remembered, &now);
+        let is_there = self.tried == Some(found) && remembered.as_ref().is_some_and(is_same);
         let others = match &remembered {
             _ if is_there => Vec::new(),
             Some(remembered) => granted_to_others(remembered, &self.held),
