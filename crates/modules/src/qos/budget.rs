@@ -13,6 +13,8 @@ use super::{QosLimit, QosLimits};
 
 const READS: usize = 0;
 const WRITES: usize = 1;
+/// The clock of what both take from.
+const ALL: usize = 2;
 
 /// A fault planted in it, which its tests must find. No flag sets one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub enum QosCanary {
     SavesUp,
     /// What was let go and not sent yet is overtaken.
     Overtakes,
+    /// What was had of reads counts for writes, too, and the other way round.
+    OneClock,
     /// What is owed stays as long as it was under the old limits.
     KeepsDebt,
     /// Other limits come with a full bucket.
@@ -39,7 +43,8 @@ pub enum QosCanary {
 /// A budget: a handle, of which each volume that draws on it has one, and whoever changes its limits. Belongs to one thread.
 ///
 /// Among volumes that wait, the one goes next that has had least of what is scarce, since it waits; so each gets the same, whatever the others want, and none starves. What a
-/// volume has not wanted is not saved up for it, but for all.
+/// volume has not wanted is not saved up for it, but for all. Limits of reads, of writes and of both are three things that may be scarce, and what was had of each is counted by itself: what
+/// one reads holds up neither its own writes nor those of others, but by what limits both.
 #[derive(Clone)]
 pub struct QosBudget(Rc<RefCell<Inner>>);
 
@@ -68,8 +73,8 @@ struct Inner {
     waited: u64,
     /// How many do, in each direction.
     waiting: [usize; 2],
-    /// How much the one had had that went last before it did, in ns of what is scarce.
-    served: u64,
+    /// How much the one had had that went last before it did, in ns of reads, of writes, and of both: virtual clocks, which never go back.
+    served: [u64; 3],
     members: Slab<Member>,
     count: usize,
     canary: QosCanary,
@@ -82,13 +87,21 @@ struct Member {
     waiting: [VecDeque<(u64, Io)>; 2],
     /// They may go, and are sent when that volume is told the time next.
     granted: VecDeque<Io>,
-    /// As of `served`.
-    had: u64,
+    /// In ns, by the clocks of `served`.
+    had: [u64; 3],
 }
 
 impl Member {
     fn is_idle(&self) -> bool {
         self.waiting.iter().all(VecDeque::is_empty)
+    }
+}
+
+/// Where a volume that has had so much stands by one of the clocks: what it did not take while others did is not saved up.
+fn start_of(had: &[u64; 3], served: &[u64; 3], clock: usize, canary: QosCanary) -> u64 {
+    match canary {
+        QosCanary::SavesUp | QosCanary::OneClock => had[clock],
+        _ => had[clock].max(served[clock]),
     }
 }
 
@@ -110,7 +123,7 @@ impl QosBudget {
             now: None,
             waited: 0,
             waiting: [0; 2],
-            served: 0,
+            served: [0; 3],
             members: Slab::new(),
             count: 0,
             canary: QosCanary::None,
@@ -224,11 +237,10 @@ impl Inner {
         let way = way_of(io.op);
         let is_free = self.waiting[way] == 0 && self.ready_at(way) <= self.now();
         let at = self.members.get_mut(member);
-        if at.is_idle() && self.canary != QosCanary::SavesUp {
-            at.had = at.had.max(self.served);
+        if self.canary == QosCanary::OneClock && at.is_idle() {
+            at.had[ALL] = at.had[ALL].max(self.served[ALL]);
         }
         if is_free && (at.granted.is_empty() || self.canary == QosCanary::Overtakes) {
-            self.served = self.served.max(at.had);
             self.charge(member, way, &io);
             return Some(io);
         }
@@ -243,9 +255,16 @@ impl Inner {
             return;
         }
         let bytes = if matches!(io.op, Op::Read | Op::Write) { io.len } else { 0 };
-        let cost = self.all.charge(bytes).max(self.ways[way].charge(bytes));
-        let at = self.members.get_mut(member);
-        at.had = at.had.saturating_add(cost);
+        let (mut all, mut own) = (self.all.charge(bytes), self.ways[way].charge(bytes));
+        if self.canary == QosCanary::OneClock {
+            (all, own) = (all.max(own), 0);
+        }
+        let had = &mut self.members.get_mut(member).had;
+        for (clock, cost) in [(ALL, all), (way, own)] {
+            let start = start_of(had, &self.served, clock, self.canary);
+            self.served[clock] = self.served[clock].max(start);
+            had[clock] = start.saturating_add(cost);
+        }
     }
 
     fn turn(&mut self, now: Time) {
@@ -261,29 +280,42 @@ impl Inner {
         while let Some((member, way)) = self.next(now) {
             let at = self.members.get_mut(member);
             let Some((_, io)) = at.waiting[way].pop_front() else { break };
-            self.served = self.served.max(at.had);
             self.waiting[way] -= 1;
             self.charge(member, way, &io);
             self.members.get_mut(member).granted.push_back(io);
         }
     }
 
-    /// Whose first goes next, if one can, and in which direction: of the volume that has had least, and there the older of both.
+    /// Whose first goes next, if one can, and in which direction: of the volume that has had least of what both directions take from, since nothing else is scarce for both, and
+    /// there the older one.
     fn next(&mut self, now: Time) -> Option<(u32, usize)> {
-        if self.waiting == [0; 2] {
-            return None;
-        }
-        let is_ready = [READS, WRITES].map(|way| self.ready_at(way) <= now);
-        let first_comes = self.canary == QosCanary::FirstComes;
-        let first = |member: &Member, way: usize| member.waiting[way].front().map(|(at, _)| *at);
-        let next = self.members.iter_mut().filter_map(|(number, member)| {
-            let ways = [READS, WRITES].into_iter().filter(|way| is_ready[*way]);
-            let older = ways.filter_map(|way| Some((first(member, way)?, way))).min()?;
-            let had = if first_comes { 0 } else { member.had };
-            let older = if first_comes { (u64::from(number), older.1) } else { older };
-            Some((had, older, number))
+        let firsts =
+            [READS, WRITES].map(|way| match self.waiting[way] > 0 && self.ready_at(way) <= now {
+                true => self.first_of(way),
+                false => None,
+            });
+        firsts.into_iter().flatten().min().map(|(_, _, member, way)| (member, way))
+    }
+
+    /// Whose goes first among those that wait in one direction: of the volume that has had least of what is scarcer there, and then the older one. With what that has had of what both directions
+    /// take from, and how old it is.
+    fn first_of(&mut self, way: usize) -> Option<(u64, u64, u32, usize)> {
+        // The bucket is emptier that was paid until later.
+        let clocks = match self.all.ready_at() >= self.ways[way].ready_at() {
+            true => [ALL, way],
+            false => [way, ALL],
+        };
+        let Inner { members, served, canary, .. } = self;
+        let first = members.iter_mut().filter_map(|(number, member)| {
+            let (at, _) = member.waiting[way].front()?;
+            let start = |clock| start_of(&member.had, served, clock, *canary);
+            Some(match canary {
+                QosCanary::FirstComes => ([0; 2], u64::from(number), 0, number),
+                QosCanary::OneClock => ([start(ALL), 0], *at, start(ALL), number),
+                _ => (clocks.map(start), *at, start(ALL), number),
+            })
         });
-        next.min().map(|(_, (_, way), number)| (number, way))
+        first.min().map(|(_, at, all, number)| (all, at, number, way))
     }
 
     fn set_limits(&mut self, limits: QosLimits) {

@@ -1,5 +1,9 @@
 //! Several volumes that draw on one budget, and limits that become others: how much is taken in all, who gets what, and that nothing is lost, overtaken or held up.
 
+mod directions;
+
+use std::collections::VecDeque;
+
 use super::*;
 
 /// Volumes of one budget, each with what is below it, and what each wants.
@@ -14,6 +18,11 @@ struct Several {
     /// By volume and direction: places that were given, and those that were seen below.
     given: Vec<[u64; 2]>,
     seen: Vec<[u64; 2]>,
+    /// When those were submitted that were not seen yet, and how long one had to wait at most.
+    began: Vec<[VecDeque<Time>; 2]>,
+    longest: Vec<[Duration; 2]>,
+    /// Each is told the time that often at least.
+    step: Duration,
 }
 
 impl Several {
@@ -28,8 +37,9 @@ impl Several {
         let volumes = (0..count).map(volume).collect();
         let (ios, bytes) = (vec![0; count], vec![0; count]);
         let (given, seen) = (vec![[0; 2]; count], vec![[0; 2]; count]);
-        let (rng, now) = (SplitMix64::new(11), Time(1 << 50));
-        Several { budget, volumes, rng, now, ios, bytes, given, seen }
+        let (began, longest) = (vec![Default::default(); count], vec![Default::default(); count]);
+        let (rng, now, step) = (SplitMix64::new(11), Time(1 << 50), MS);
+        Several { budget, volumes, rng, now, ios, bytes, given, seen, began, longest, step }
     }
 
     fn submit(&mut self, volume: usize, op: Op, len: u64) {
@@ -38,6 +48,7 @@ impl Several {
         // Tokens below are others: it is known by its place.
         io.offset = self.given[volume][way] % 1000 * (1 << 20);
         self.given[volume][way] += 1;
+        self.began[volume][way].push_back(self.now);
         self.volumes[volume].0.submit(io);
     }
 
@@ -56,6 +67,8 @@ impl Several {
                     return Err(format!("volume {at}: {} out of order", io.op));
                 }
                 self.seen[at][way] += 1;
+                let began = self.began[at][way].pop_front().ok_or("nobody wanted it")?;
+                self.longest[at][way] = self.longest[at][way].max(self.now.since(began));
                 self.ios[at] += 1;
                 self.bytes[at] += io.len;
                 puppet.succeed(&io);
@@ -67,16 +80,27 @@ impl Several {
 
     /// So long each wants as many I/Os of its kind at once as is said, from that moment on.
     fn run(&mut self, wants: &[(Op, u64, usize)], time: Duration) -> Result<(), String> {
+        let wants = wants.iter().enumerate();
+        let wants: Vec<_> = wants.map(|(at, &(op, len, depth))| (at, op, len, depth)).collect();
+        self.run_some(&wants, time)
+    }
+
+    /// The same of some of them, of which one may want both to read and to write.
+    fn run_some(
+        &mut self,
+        wants: &[(usize, Op, u64, usize)],
+        time: Duration,
+    ) -> Result<(), String> {
         let end = self.now + time;
         while self.now < end {
-            for (at, &(op, len, depth)) in wants.iter().enumerate() {
-                while self.volumes[at].0.outstanding() < depth {
+            for &(at, op, len, depth) in wants {
+                while self.began[at][usize::from(op.is_write())].len() < depth {
                     self.submit(at, op, len);
                 }
             }
             let next = self.turn()?;
             let late = Duration::from_nanos(self.rng.below(300_000));
-            self.now = next.min(self.now + MS).max(self.now) + late;
+            self.now = next.min(self.now + self.step).max(self.now) + late;
         }
         Ok(())
     }
@@ -197,6 +221,7 @@ fn a_volume_that_goes_holds_up_nobody() {
     for all in [&mut several.given, &mut several.seen] {
         all.remove(1);
     }
+    several.began.remove(1);
     assert_eq!((several.budget.volumes(), several.budget.waiting()), (2, 16));
     let before = several.bytes.iter().sum::<u64>();
     several.run(&[(Op::Write, 65536, 8); 2], Duration::from_secs(10)).unwrap();
