@@ -9,7 +9,8 @@ use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Volume};
 use super::head::nodes_in;
 use super::opening::Phase;
 use super::rows::BLOCKS_MAX;
-use super::{Core, PoolCanary, ThinPool};
+use super::{Core, PoolCanary, PoolHead, ThinPool};
+use crate::meta::tree::{NODE_BYTES, TreeState};
 use crate::meta::{
     Assembly, FoundPart, Label, LabelError, Labels, OpeningError, WholeOpening, WholeSizes,
 };
@@ -23,6 +24,13 @@ pub enum PoolGrowthError {
     ReadOnly,
     /// Neither of its parts has room for a block, or a node, more.
     NoRoom,
+    /// Its data has room for more, and that is less than a block.
+    LessThanABlock {
+        /// Bytes of a block.
+        block_bytes: u64,
+    },
+    /// It has as many blocks as a pool can have, and its metadata no room for more.
+    MostBlocks,
     /// It is growing.
     Busy,
     /// Nothing is changed any more: whether it has grown is found out when it is opened the next time.
@@ -43,6 +51,14 @@ impl fmt::Display for PoolGrowthError {
             PoolGrowthError::NoRoom => {
                 f.write_str("has parts of which none has room for more: make those larger first")
             }
+            PoolGrowthError::LessThanABlock { block_bytes } => write!(
+                f,
+                "has room for less than a block more, which has {block_bytes} bytes: make the part with its data larger by that first"
+            ),
+            PoolGrowthError::MostBlocks => write!(
+                f,
+                "has as many blocks as a pool can have, {BLOCKS_MAX}, and its metadata has no room for more: make another pool"
+            ),
             PoolGrowthError::Busy => f.write_str("is growing: try again"),
             PoolGrowthError::Stopped { why } => write!(
                 f,
@@ -61,6 +77,74 @@ pub struct PoolSizes {
     pub data_bytes: u64,
     /// For nodes of trees.
     pub metadata_bytes: u64,
+}
+
+/// What a pool may count of its parts, and what it counts by now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolRoom {
+    /// What is counted by now: what the labels say, unless a growth was cut off behind them.
+    pub before: PoolSizes,
+    /// What is counted from then on.
+    pub behind: PoolSizes,
+    /// What both labels say first; none if they say so already.
+    pub sizes: Option<WholeSizes>,
+}
+
+impl PoolRoom {
+    /// Of the pool whose metadata has this label, and that nobody has open; `volumes` as for [`Assembly::with_room`].
+    ///
+    /// # Errors
+    /// It has no room, or its label says what cannot be: [`PoolGrowthError::Stopped`].
+    pub fn find(
+        whole: &Assembly,
+        metadata: &Label,
+        volumes: &[(u64, u32)],
+    ) -> Result<Self, PoolGrowthError> {
+        let stopped = |why: String| PoolGrowthError::Stopped { why };
+        let (state, rest) =
+            TreeState::decode(&metadata.state).map_err(|fault| stopped(fault.to_string()))?;
+        let head = PoolHead::decode(rest).map_err(|why| stopped(why.into()))?;
+        let counted = [state.nodes.total, state.blocks.total];
+        room_of(whole, (counted, head.block_shift), volumes)
+    }
+}
+
+/// Nodes and blocks that parts of these sizes have room for; none is less than there are.
+fn counts_in(sizes: &WholeSizes, ([nodes, blocks], shift): ([u64; 2], u8)) -> [u64; 2] {
+    let room = (sizes.part_bytes[0] >> shift).min(BLOCKS_MAX);
+    [nodes_in(sizes.part_bytes[1]).max(nodes), room.max(blocks)]
+}
+
+/// Of a pool that counts so many nodes and blocks, of two to the power of that many bytes.
+pub(super) fn room_of(
+    whole: &Assembly,
+    counted: ([u64; 2], u8),
+    volumes: &[(u64, u32)],
+) -> Result<PoolRoom, PoolGrowthError> {
+    let ([nodes, blocks], shift) = counted;
+    let (labels, larger) = (whole.sizes(), whole.with_room(volumes));
+    let has = counts_in(&labels, counted);
+    let has_more = larger.is_some();
+    let sizes = larger.filter(|sizes| counts_in(sizes, counted) != has);
+    if sizes.is_none() && has == [nodes, blocks] {
+        return Err(match has_more {
+            _ if blocks >= BLOCKS_MAX => PoolGrowthError::MostBlocks,
+            true => PoolGrowthError::LessThanABlock { block_bytes: 1 << shift },
+            false => PoolGrowthError::NoRoom,
+        });
+    }
+    let behind = sizes.as_ref().unwrap_or(&labels);
+    let behind =
+        PoolSizes { data_bytes: behind.part_bytes[0], metadata_bytes: behind.part_bytes[1] };
+    let said = |part: usize, units: u64, unit_bytes: u64| match has[1 - part] == units {
+        true => labels.part_bytes[part],
+        false => units * unit_bytes,
+    };
+    let before = PoolSizes {
+        data_bytes: said(0, blocks, 1 << shift),
+        metadata_bytes: said(1, nodes, NODE_BYTES as u64),
+    };
+    Ok(PoolRoom { before, behind, sizes })
 }
 
 #[derive(Default)]
@@ -148,7 +232,7 @@ impl Volume for Door {
 }
 
 /// The pool, as the labels of its data and of its metadata say.
-fn whole_of(data: &Label, metadata: &Label) -> Assembly {
+pub(super) fn whole_of(data: &Label, metadata: &Label) -> Assembly {
     let part = |(place, label): (usize, &Label)| FoundPart {
         place,
         data_start: label.data_start,
@@ -210,13 +294,12 @@ impl Core {
             (geometry.bytes, geometry.block_bytes)
         });
         let whole = whole_of(data, self.trees.label_mut());
-        let sizes = whole.with_room(&volumes).ok_or(PoolGrowthError::NoRoom)?;
-        let counts = self.counts_with(&sizes);
-        if counts == self.trees.total() {
-            return Err(PoolGrowthError::NoRoom);
-        }
+        let counted = self.counted();
+        // What the labels say was counted when it was opened.
+        let room = room_of(&whole, counted, &volumes)?;
+        let sizes = room.sizes.ok_or(PoolGrowthError::NoRoom)?;
         if self.canary == PoolCanary::CountsEarly {
-            let [nodes, blocks] = counts;
+            let [nodes, blocks] = counts_in(&sizes, counted);
             self.trees.grow(nodes, blocks).expect("no commit is under way");
             self.commits.on_change(self.now);
             self.commits.is_wanted = true;
@@ -227,11 +310,9 @@ impl Core {
         Ok(())
     }
 
-    /// Nodes and blocks that parts of these sizes have room for; none is less than there are.
-    fn counts_with(&mut self, sizes: &WholeSizes) -> [u64; 2] {
-        let [nodes, blocks] = self.trees.total();
-        let room = (sizes.part_bytes[0] >> self.head.block_shift).min(BLOCKS_MAX);
-        [nodes_in(sizes.part_bytes[1]).max(nodes), room.max(blocks)]
+    /// Nodes and blocks by now, and two to the power of how many bytes a block has.
+    fn counted(&self) -> ([u64; 2], u8) {
+        (self.trees.total(), self.head.block_shift)
     }
 
     /// Goes on with the labels.
@@ -313,7 +394,7 @@ impl Core {
             }
             return self.growth.ended.push_back(Err(PoolGrowthError::Stopped { why }));
         }
-        let [nodes, blocks] = self.counts_with(sizes);
+        let [nodes, blocks] = counts_in(sizes, self.counted());
         if self.trees.grow(nodes, blocks).is_err() {
             unreachable!("no commit has begun");
         }

@@ -75,7 +75,7 @@ use crate::meta::tree::{TreeCanary, TreeRoot, Trees};
 use crate::meta::{Label, Labels};
 
 pub use check::{PoolCheck, PoolFinding};
-pub use growth::{PoolGrowthError, PoolSizes};
+pub use growth::{PoolGrowthError, PoolRoom, PoolSizes};
 pub use handle::{ThinPoolRef, ThinVolume, VolumeWay};
 pub use head::{
     BLOCK_BYTES_DEFAULT, BLOCK_BYTES_LEAST, BLOCK_BYTES_MOST, METADATA_BYTES_LEAST, NewPool,

@@ -2,10 +2,12 @@
 
 use thinwire_volume::ErrorKind;
 
+use super::super::growth::whole_of;
+use super::super::rows::BLOCKS_MAX;
 use super::super::*;
 use super::crashes::explore;
 use super::disk::{Disk, NOBODYS};
-use super::made::{BLOCK, METADATA, assembled};
+use super::made::{BLOCK, METADATA, assembled, labels_of};
 use super::random::step;
 use super::world::*;
 use crate::meta::LABEL_AREA_BYTES;
@@ -204,4 +206,83 @@ fn an_end_waits_for_a_growth() {
     assert_eq!(said(&world).unwrap(), [GROWN.data_bytes, GROWN.metadata_bytes]);
     let ended = super::made::label_of(&mut copies(&world)[1]);
     assert_eq!(PoolHead::is_at_rest(&ended), Some(true));
+}
+
+const MIB: u64 = 1 << 20;
+
+/// How a pool grows that was made with so many blocks of so many bytes, if its labels say that its parts have that much more data and metadata, and the
+/// parts themselves have still more.
+fn room(
+    (blocks, block_bytes): (u64, u32),
+    labels: [u64; 2],
+    parts: [u64; 2],
+) -> Result<PoolRoom, PoolGrowthError> {
+    let [mut data, mut metadata] = labels_of(blocks, block_bytes, METADATA);
+    let mut sizes = [blocks * u64::from(block_bytes), METADATA];
+    for (size, more) in sizes.iter_mut().zip(labels) {
+        *size += more;
+    }
+    for label in [&mut data, &mut metadata] {
+        label.whole_bytes = sizes[0];
+        (label.parts[0].bytes, label.parts[1].bytes) = (sizes[0], sizes[1]);
+    }
+    let volumes = [0, 1].map(|part| (LABEL_AREA_BYTES + sizes[part] + parts[part], 512));
+    PoolRoom::find(&whole_of(&data, &metadata), &metadata, &volumes)
+}
+
+/// Sizes as they were, and are, in bytes that come to those that it was made with; and whether its labels are to say so first.
+fn grown(
+    made: (u64, u32),
+    before: [u64; 2],
+    behind: [u64; 2],
+    in_labels: bool,
+) -> Result<PoolRoom, PoolGrowthError> {
+    let data = made.0 * u64::from(made.1);
+    let sizes = |[more, nodes]: [u64; 2]| PoolSizes {
+        data_bytes: data + more,
+        metadata_bytes: METADATA + nodes,
+    };
+    let (before, behind) = (sizes(before), sizes(behind));
+    let part_bytes = vec![behind.data_bytes, behind.metadata_bytes];
+    let whole = crate::meta::WholeSizes { whole_bytes: behind.data_bytes, part_bytes };
+    Ok(PoolRoom { before, behind, sizes: in_labels.then_some(whole) })
+}
+
+/// What the labels say and no commit counts is what it grows by, whether its parts have still more or not.
+#[test]
+fn a_growth_that_was_cut_off_behind_the_labels_is_one() {
+    let made = (40, 64 << 10);
+    let rest = 4096;
+    for [data, nodes] in [[MIB, MIB], [MIB, 0], [0, MIB]] {
+        let more = [data, nodes];
+        assert_eq!(room(made, more, [0, 0]), grown(made, [0, 0], more, false));
+        // What is no whole block does not count.
+        assert_eq!(room(made, more, [rest, 0]), grown(made, [0, 0], more, false));
+        let still = [2 * MIB, 3 * MIB];
+        let all = [data + still[0], nodes + still[1]];
+        assert_eq!(room(made, more, still), grown(made, [0, 0], all, true));
+        assert_eq!(room(made, [0, 0], more), grown(made, [0, 0], more, true));
+    }
+}
+
+#[test]
+fn why_a_pool_does_not_grow_is_said() {
+    let made = (40, 64 << 10);
+    let less = Err(PoolGrowthError::LessThanABlock { block_bytes: 64 << 10 });
+    assert_eq!(room(made, [0, 0], [0, 0]), Err(PoolGrowthError::NoRoom));
+    assert_eq!(room(made, [0, 0], [4095, 4095]), Err(PoolGrowthError::NoRoom));
+    assert_eq!(room(made, [0, 0], [60 << 10, 0]), less);
+    assert_eq!(room(made, [32 << 10, 0], [28 << 10, 0]), less);
+    // With what the label has beside its blocks it is one.
+    let [before, behind] = [[32 << 10, 0], [64 << 10, 0]];
+    assert_eq!(room(made, before, [32 << 10, 0]), grown(made, before, behind, true));
+    assert_eq!(room(made, [0, 0], [0, 4096]), grown(made, [0, 0], [0, 4096], true));
+    let most = (BLOCKS_MAX, 4096);
+    for more in [0, 1 << 30] {
+        assert_eq!(room(most, [0, 0], [more, 0]), Err(PoolGrowthError::MostBlocks));
+    }
+    assert_eq!(room(most, [0, 0], [MIB, MIB]), grown(most, [0, 0], [MIB, MIB], true));
+    let last = (BLOCKS_MAX - 1, 4096);
+    assert_eq!(room(last, [0, 0], [MIB, 0]), grown(last, [0, 0], [MIB, 0], true));
+    assert_eq!(room(last, [MIB, 0], [MIB, 0]), grown(last, [0, 0], [MIB, 0], false));
 }
