@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use thinwire_modules::meta::{Assembly, GrowthError, WholeGrowth, WholeSizes};
+use thinwire_modules::meta::{Assembly, GrowthError, Label, WholeGrowth, WholeSizes};
 use thinwire_modules::mirror::{MirrorAsk, MirrorDesk};
-use thinwire_modules::thin::{PoolGrowthError, PoolSizes, ThinPoolRef};
+use thinwire_modules::thin::{PoolGrowthError, PoolRoom, PoolSizes, ThinPoolRef};
 use thinwire_modules::{Integrity, Module};
 use thinwire_runtime::clock::entropy_bytes;
 
@@ -61,14 +61,27 @@ impl Grown {
         Grown { metadata, ..Grown::of(name, POOL, before.data_bytes, behind.data_bytes) }
     }
 
-    /// A whole that has these sizes by now; none if it has no larger ones, with volumes of so many bytes, in blocks of so many.
+    /// A pool that is opened, whose metadata has this label, over volumes of so many bytes, in blocks of so many: what becomes of it, and what its labels say
+    /// first; none if they stay, as they do behind a growth that was cut off.
+    pub fn opened_pool(
+        whole: &Assembly,
+        metadata: &Label,
+        volumes: &[(u64, u32)],
+    ) -> (Self, Option<WholeSizes>) {
+        let why = match PoolRoom::find(whole, metadata, volumes) {
+            Ok(PoolRoom { before, behind, sizes }) => {
+                return (Grown::pool(&whole.name, before, behind), sizes);
+            }
+            Err(PoolGrowthError::NoRoom) => why_not(whole, volumes),
+            Err(error) => format!("it {error}"),
+        };
+        (Grown::refused(&whole.name, POOL, whole.bytes, why), None)
+    }
+
+    /// A whole that is no pool, and has these sizes by now; none if it has no larger ones, with volumes of so many bytes, in blocks of so many.
     pub fn whole(whole: &Assembly, sizes: Option<&WholeSizes>, volumes: &[(u64, u32)]) -> Self {
         let (name, kind) = (&whole.name, whole.module.name);
         match sizes {
-            Some(sizes) if whole.module.has_volumes() => {
-                let [before, behind] = [&whole.sizes(), sizes].map(pool_sizes);
-                Grown::pool(name, before, behind)
-            }
             Some(sizes) => Grown::of(name, kind, whole.bytes, sizes.whole_bytes),
             None => Grown::refused(name, kind, whole.bytes, why_not(whole, volumes)),
         }
@@ -89,11 +102,6 @@ impl Grown {
 
 /// The kind of pools.
 const POOL: &str = "thin";
-
-fn pool_sizes(sizes: &WholeSizes) -> PoolSizes {
-    let part = |role: usize| sizes.part_bytes.get(role).copied().unwrap_or_default();
-    PoolSizes { data_bytes: part(0), metadata_bytes: part(1) }
-}
 
 /// A whole stays as it is.
 fn why_not(whole: &Assembly, volumes: &[(u64, u32)]) -> String {

@@ -217,7 +217,15 @@ pub fn assemble_whole(
         let parts = labels_of(readers, seen);
         let volumes: Vec<_> =
             whole.parts.iter().map(|part| shape_of(&*children[part.place])).collect();
-        let mut sizes = by.growth.and_then(|_| whole.with_room(&volumes));
+        let metadata = parts.iter().map(|(_, label)| label).find(|label| label.role == 1);
+        let metadata = metadata.filter(|_| by.growth.is_some() && whole.module.has_volumes());
+        let (of_pool, mut sizes) = match metadata {
+            Some(label) => {
+                let (grown, sizes) = Grown::opened_pool(&whole, label, &volumes);
+                (Some(grown), sizes)
+            }
+            None => (None, by.growth.and_then(|_| whole.with_room(&volumes))),
+        };
         let (mut states, mut why) = (None, None);
         if let Some(OnPart::Sums(state)) = &mut on_part
             && let Some(room) = sizes.take()
@@ -244,7 +252,7 @@ pub fn assemble_whole(
             rekey.finish();
         }
         if let Some(notes) = by.growth {
-            let grown = Grown::whole(&whole, sizes.as_ref(), &volumes);
+            let grown = of_pool.unwrap_or_else(|| Grown::whole(&whole, sizes.as_ref(), &volumes));
             notes.add(Grown { why: why.or(grown.why), ..grown });
         }
         if let Some(sizes) = &sizes {

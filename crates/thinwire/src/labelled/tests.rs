@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use thinwire_buffer::Pool;
 use thinwire_modules::meta::{NewPart, NewWhole, label_parts};
+use thinwire_modules::thin::{NewPool, PoolSizes};
 use thinwire_runtime::disk;
 use thinwire_volume::{Completion, Geometry, Identity, Io};
 
@@ -43,14 +44,7 @@ impl Pair {
         let options = &Options::default();
         let whole = NewWhole { name: "both", uuid: [9; 16], module, options, bytes };
         for (label, store) in label_parts(&whole, &parts).unwrap().iter().zip(&mut stores) {
-            let mut labels = Labels::new(0, &pool);
-            labels.read(&mut **store).unwrap();
-            ended(&mut labels, &mut **store);
-            for _ in 0..3 {
-                labels.write(label, &mut **store).unwrap();
-                let written = ended(&mut labels, &mut **store);
-                assert!(matches!(written, LabelOutcome::Written(Ok(_))), "{written:?}");
-            }
+            write(label, &mut **store);
         }
         pair
     }
@@ -87,6 +81,18 @@ impl Pair {
                 other => panic!("{other:?}"),
             }
         })
+    }
+}
+
+/// In both copies, where none was.
+fn write(label: &Label, store: &mut dyn Volume) {
+    let mut labels = Labels::new(0, &Pool::new(0));
+    labels.read(store).unwrap();
+    ended(&mut labels, store);
+    for _ in 0..3 {
+        labels.write(label, store).unwrap();
+        let written = ended(&mut labels, store);
+        assert!(matches!(written, LabelOutcome::Written(Ok(_))), "{written:?}");
     }
 }
 
@@ -188,22 +194,94 @@ fn who_reads_while_it_is_opened_looks_again() {
             unreachable!()
         };
         let late: Box<dyn Volume> = Box::new(Late { before, now, reads_before });
-        let interrupt = Interrupt { signals: None, stop: None };
-        let by = Opening {
-            interrupt,
-            until: None,
-            in_order: false,
-            read_only: true,
-            rekey: None,
-            wish: OpeningWish::default(),
-            pool: None,
-            growth: None,
-            adopt: None,
-        };
+        let by = Opening { read_only: true, ..opening(None) };
         let opened =
             open_whole(&host, (module, options, None), specs, (vec![late, other], None, None), &by);
         let why = opened.err().map(|e| e.to_string());
         assert_eq!(why.is_none(), is_opened, "{reads_before}: {why:?}");
         assert!(why.is_none_or(|why| why.contains("1 opening behind")));
     }
+}
+
+fn opening(growth: Option<&GrowthNotes>) -> Opening<'_> {
+    Opening {
+        interrupt: Interrupt { signals: None, stop: None },
+        until: None,
+        in_order: false,
+        read_only: false,
+        rekey: None,
+        wish: OpeningWish::default(),
+        pool: None,
+        growth,
+        adopt: None,
+    }
+}
+
+/// Who was killed between the labels and the first commit: the same again makes it whole, and says so.
+#[test]
+fn a_growth_of_a_pool_that_was_cut_off_is_told_by_who_ends_it() {
+    const MIB: u64 = 1 << 20;
+    let dir = TempDir::new("labelled-cut-off");
+    let file = dir.path().join("pool.toml");
+    let described =
+        "[[volume]]\nname = \"pool\"\nkind = \"thin\"\nchildren = [\"./a.img\", \"./b.img\"]\n";
+    std::fs::write(&file, described).unwrap();
+    let spec: VolumeSpec = format!("{}#pool", file.display()).parse().unwrap();
+    let VolumeSpec::Over { module, options, children: specs, .. } = &spec else { unreachable!() };
+    let (pool, paths) = (Pool::new(0), ["a.img", "b.img"].map(|name| dir.path().join(name)));
+    let make_as_large = |mib: [u64; 2]| {
+        for (path, mib) in paths.iter().zip(mib) {
+            let mut how = std::fs::OpenOptions::new();
+            let file = how.write(true).create(true).truncate(false).open(path);
+            file.unwrap().set_len(mib * MIB).unwrap();
+        }
+    };
+    let stores = || {
+        paths.each_ref().map(|path| {
+            disk::open_store(path, &Default::default(), &pool, &mut |_| {}).unwrap().volume
+        })
+    };
+    make_as_large([3, 6]);
+    let new = NewPool { block_bytes: 64 << 10, data_bytes: 2 * MIB, metadata_bytes: 5 * MIB };
+    let part = |(nth, store): (usize, Box<dyn Volume>)| NewPart {
+        uuid: [nth as u8 + 1; 16],
+        content: store.identity(),
+        bytes: store.geometry().bytes,
+    };
+    let whole = NewWhole { name: "pool", uuid: [9; 16], module, options, bytes: new.data_bytes };
+    let parts: Vec<_> = stores().into_iter().enumerate().map(part).collect();
+    let labels = label_parts(&whole, &parts).unwrap();
+    let states = new.states().unwrap();
+    for ((label, state), mut store) in labels.into_iter().zip(states).zip(stores()) {
+        write(&Label { state, ..label }, &mut *store);
+    }
+    let grow = || {
+        let notes = GrowthNotes::default();
+        let run_dir = dir.path().join("run");
+        let mut options = VolumeOptions::new(Default::default(), &WireArgs::default(), run_dir);
+        (options.growth, options.pool) = (Some(notes.clone()), Some(PoolPlace::growing()));
+        let mut open = open_volume(&spec, &options, None).unwrap();
+        drop(options.pool.take().and_then(|place| place.take()));
+        open.close(Ending::Orderly).unwrap();
+        notes.take().pop().unwrap()
+    };
+    let sizes = |data: u64, metadata: u64| PoolSizes {
+        data_bytes: data * MIB,
+        metadata_bytes: metadata * MIB,
+    };
+    let none = grow();
+    assert!(none.why.is_some_and(|why| why.contains("make those larger first")));
+    make_as_large([9, 8]);
+    let (host, notes) = (Host::new().unwrap(), GrowthNotes::default());
+    let mut children = Vec::from(stores());
+    let by = opening(Some(&notes));
+    // Labels, and no more.
+    assemble_whole(&host, (module, options, None), specs, &mut children, &by).unwrap();
+    drop(children);
+    let grown = Grown::pool("pool", sizes(2, 5), sizes(8, 7));
+    assert_eq!(notes.take(), std::slice::from_ref(&grown));
+    assert_eq!(grow(), grown);
+    let none = grow();
+    assert!(none.why.is_some_and(|why| why.contains("make those larger first")));
+    assert_eq!(none.bytes, 8 * MIB);
 }
