@@ -206,7 +206,7 @@ def another_key(lab):
         check(content(part) == before and not os.path.exists(made), "a key that others may read is taken")
     refused(lab, "volume", "rekey", part, "--to", other, *run_dir, says="has no key", code=2)
     told = json.loads(thinwire(lab, *rekey, "--new-key", made, "--json").stdout)["volume"]
-    check(told == {"name": "vault", "before": ids(lab, own)[0], "key": ids(lab, made)[0], "file": made}, told)
+    check(told == {"name": "vault", "before": ids(lab, own)[0], "key": ids(lab, made)[0], "file": made, "snapshots_of": []}, told)
     check(os.stat(made).st_mode & 0o777 == 0o600, "others may read the new key")
     check(named_in_labels(part, told["before"]) == [False] * 2, "a copy of the label has the key of before")
     check(named_in_labels(part, told["key"]) == [True] * 2, "both copies have the new key")
@@ -259,6 +259,51 @@ def another_key_while_it_is_used(lab):
     refused(lab, "bench", volume, *run_dir, says="is encrypted with the key")
     copied(lab, describe(lab, part, third), back)
     check(content(back)[:8 * MIB] == content(source), "and behind that")
+
+
+@test(seconds=150)
+def another_key_over_a_pool(lab):
+    """Snapshots from before are opened by the key from before, and so is a volume that is rolled back to one; whoever changes the key is told, also while it is used."""
+    own, other, third = (key(lab, name) for name in ("own", "other", "third"))
+    run_dir, source = ("--run-dir", lab.path("run")), plain(lab, "plain.img", 8)
+    pool = f'[[volume]]\nname = "pool"\nkind = "thin"\nchildren = ["{image(lab, "data.img", 64)}", "{image(lab, "metadata.img", 8)}"]\n'
+
+    def by(path):
+        """The same volume, by that key."""
+        file = lab.path(f"by-{os.path.basename(path)}.toml")
+        with open(file, "w", encoding="utf-8") as into:
+            into.write(f'{pool}[[volume]]\nname = "vault"\nkind = "crypt"\nchildren = ["pool@home"]\nkey = "{path}"\n')
+        return f"{file}#vault"
+
+    volume, by_other, by_third = by(own), by(other), by(third)
+    volumes = volume.replace("#vault", "#pool")
+
+    def do(*argv, **options):
+        return thinwire(lab, "volume", *argv, *run_dir, timeout=60, **options)
+
+    do("create", volumes)
+    do("create", f"{volumes}@home", "--size", "24M")
+    do("create", volume)
+    copied(lab, source, volume)
+    do("snapshot", volume, "kept")
+    told = do("rekey", volume, "--to", other)
+    says = f"snapshots from before, of {volumes}@home, are opened by the key {ids(lab, own)[0]}, or by one still older: keep it as long as you keep them"
+    check(says in told.stderr, told.stderr)
+    disk = Attachment(lab, by_other, name="vault")
+    told = json.loads(do("rekey", by_other, "--to", third, "--json").stdout)["volume"]
+    check(told["snapshots_of"] == [f"{by_other.replace('#vault', '#pool')}@home"] and told["before"] == ids(lab, other)[0], told)
+    disk.detach(timeout=40)
+    back = lab.path("back.img")
+    refused(lab, "copy", f"{by_third}@kept", back, *run_dir, says="is encrypted with the key")
+    copied(lab, f"{volume}@kept", back)
+    check(content(back)[:8 * MIB] == content(source), "the snapshot is as it was, by the key of its day")
+    copied(lab, by_third, back)
+    refused(lab, "copy", volume, back, *run_dir, says="is encrypted with the key")
+    do("rollback", f"{volumes}@home", "home.kept")
+    do("adopt", volume)
+    refused(lab, "copy", by_third, back, *run_dir, says="is encrypted with the key")
+    copied(lab, volume, back)
+    check(content(back)[:8 * MIB] == content(source), "rolled back it is opened by that, too")
 
 
 @test(seconds=180)

@@ -83,6 +83,8 @@ pub struct Rekeyed {
     pub key: String,
     /// The file of that.
     pub file: String,
+    /// Volumes of pools that it stands on: snapshots of them that are older than this have the label of their day, and the key that opened it then opens them.
+    pub snapshots_of: Vec<String>,
 }
 
 /// What a label is to say.
@@ -116,9 +118,9 @@ impl Rekeying {
         Rekeying { part, next, begun, is_done }
     }
 
-    /// It is the volume over these.
+    /// It is the volume over these, whose volumes of pools may be named without what the pools stand on.
     pub fn is_of(&self, specs: &[VolumeSpec]) -> bool {
-        matches!(specs, [part] if *part == self.part)
+        matches!(specs, [part] if part.over_pools() == self.part.over_pools())
     }
 
     /// What names the key that opens it now: `old`, unless the change was begun before.
@@ -162,7 +164,10 @@ impl Rekeying {
             }
         };
         let key = file.newest().id().to_string();
-        let rekeyed = Rekeyed { name, before, key, file: file.path.display().to_string() };
+        let snapshots_of =
+            self.part.pool_uses().iter().map(|used| used.volume.to_string()).collect();
+        let file = file.path.display().to_string();
+        let rekeyed = Rekeyed { name, before, key, file, snapshots_of };
         *self.begun.borrow_mut() = Some(rekeyed.clone());
         Ok(Rewrapped { state, rekeyed })
     }

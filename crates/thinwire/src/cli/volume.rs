@@ -343,7 +343,8 @@ Examples:
 
 No block is written anew: the label holds the key of the blocks, wrapped by the key of a file of yours, and is written with that wrapped by another. The old key is
 checked before anything is written, and opens nothing any more when this ends; but a copy of the disk from before, or of its first MiB, it opens for ever, and
-who has read the key of the blocks by way of it has that for good: copy the data to a new volume if that is to be feared. Without --to and --new-key the newest key of the file
+who has read the key of the blocks by way of it has that for good: copy the data to a new volume if that is to be feared. Snapshots from before are such copies, where it stands on
+volumes of pools: keep the old key as long as you keep them, since it opens them, and the volume once that is rolled back to one. Without --to and --new-key the newest key of the file
 that is described is taken. Interrupted, the one or the other key opens it: keep both, and do it again.
 
 An attachment or a target of this machine that has it open (with the same --run-dir) has its labels written while it is used. That goes by the key file that it was told when it

@@ -77,6 +77,38 @@ fn a_key_is_made_when_all_else_is_right_and_never_over_another() {
     assert!(to(NextKey::There("/none/of/these".into())).next.check().is_err());
 }
 
+/// Whoever throws the old key away is told first what else it opens.
+#[test]
+fn what_has_snapshots_that_the_key_before_opens_is_named() {
+    let dir = TempDir::new("rekeying-snapshots");
+    let (old, next) = (key(&dir, "old"), key(&dir, "next"));
+    let file = dir.path().join("pools.toml");
+    let mut described = String::new();
+    for name in ["one", "two"] {
+        described += &format!(
+            "[[volume]]\nname = \"{name}\"\nkind = \"thin\"\nchildren = [\"./{name}.data\", \"./{name}.metadata\"]\n"
+        );
+    }
+    described +=
+        "[[volume]]\nname = \"both\"\nkind = \"mirror\"\nchildren = [\"one@a\", \"two@b\"]\n";
+    std::fs::write(&file, described).unwrap();
+    let file = file.display();
+    let [one, two] = [format!("{file}#one@a"), format!("{file}#two@b")];
+    for (part, named) in [
+        ("file:/x".to_owned(), vec![]),
+        (one.clone(), vec![one.clone()]),
+        (format!("{file}#both"), vec![one, two]),
+    ] {
+        let part: VolumeSpec = part.parse().unwrap();
+        let rekeying = Rekeying::new(&part, NextKey::There(next.clone()));
+        // As it is named when it is opened, too.
+        assert!(rekeying.is_of(&[part.over_pools()]) && rekeying.is_of(&[part]));
+        assert!(!rekeying.is_of(&[format!("{file}#one@other").parse().unwrap()]));
+        let rewrapped = rekeying.rewrap(&made(&old), None, &old).unwrap();
+        assert_eq!(rewrapped.rekeyed.snapshots_of, named);
+    }
+}
+
 #[test]
 fn only_another_wrapping_is_a_change() {
     let dir = TempDir::new("rekeying-change");

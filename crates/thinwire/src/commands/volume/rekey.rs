@@ -96,7 +96,7 @@ fn say(rekeyed: &Rekeyed, named: &str, common: &VolumeCommon) -> Outcome {
     if common.json {
         return output::say_json(&Changed { schema: SCHEMA, volume: rekeyed });
     }
-    let Rekeyed { name, before, key, file } = rekeyed;
+    let Rekeyed { name, before, key, file, snapshots_of } = rekeyed;
     output::say(&match before {
         Some(before) => {
             format!("{name} is opened by the key {key} of {file}, and no more by {before}")
@@ -105,6 +105,13 @@ fn say(rekeyed: &Rekeyed, named: &str, common: &VolumeCommon) -> Outcome {
             "{name} was opened by the key {key} of {file} already; no label has the one before any more"
         ),
     })?;
+    if !snapshots_of.is_empty() {
+        let before = before.as_deref().unwrap_or("before");
+        output::complain(&format!(
+            "snapshots from before, of {}, are opened by the key {before}, or by one still older: keep it as long as you keep them",
+            snapshots_of.join(" and ")
+        ));
+    }
     if crate::keys::path_of(named) != std::path::Path::new(file) {
         output::complain(&format!("describe it with: key = {file:?}"));
     }
