@@ -436,8 +436,11 @@ fn wait(
             let waiting = waits.ios.remove(at);
             match completion.result {
                 Ok(()) => waiting.end(promised),
-                // What snapshots have is not there for writes.
-                Err(error) if error.kind == ErrorKind::NoSpace && promised.has_cuts() => {}
+                // What snapshots have is not there for writes. All else goes on (rule 14).
+                Err(error)
+                    if error.kind == ErrorKind::NoSpace
+                        && promised.has_cuts()
+                        && waiting.may_lack_room() => {}
                 Err(error) => failed = Some(error),
             }
         }

@@ -256,6 +256,11 @@ impl Waiting {
         Waiting { token, op, submitted, fua, writes: from..promised.written.len() }
     }
 
+    /// It may be refused where there is no room.
+    pub fn may_lack_room(&self) -> bool {
+        matches!(self.op, Op::Write | Op::WriteZeroes)
+    }
+
     pub fn end(self, promised: &mut Promised) {
         promised.clock += 1;
         let now = promised.clock;
