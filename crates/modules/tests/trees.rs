@@ -49,8 +49,6 @@ struct Grower {
     shape: String,
     leaves: usize,
     modules: Vec<&'static str>,
-    /// So many caches stand above what is made now.
-    caches_above: usize,
     /// Of each so many writes a leaf loses one; none if they are honest.
     lies: Option<u64>,
 }
@@ -62,18 +60,7 @@ impl Grower {
         let pool = Pool::new(8 << 20);
         let maker = Maker::new(seed, &pool);
         let (shape, modules) = (String::new(), Vec::new());
-        Grower {
-            seed,
-            rng,
-            pool,
-            maker,
-            unit,
-            shape,
-            leaves: 0,
-            modules,
-            caches_above: 0,
-            lies: None,
-        }
+        Grower { seed, rng, pool, maker, unit, shape, leaves: 0, modules, lies: None }
     }
 
     /// One from `least` to `most`, a multiple of `unit`, as both are.
@@ -132,8 +119,6 @@ impl Grower {
         // One is as deep as it is said, the others are anything.
         let deep = self.rng.below(count);
         let mut volumes = Vec::new();
-        let is_below_cache = self.caches_above > 0;
-        self.caches_above += usize::from(module.name == "cache");
         for nth in 0..count {
             let levels =
                 if nth == deep { levels - 1 } else { self.rng.below(levels as u64) as usize };
@@ -141,14 +126,13 @@ impl Grower {
             volumes.push((self.tree(levels, least), least));
             self.shape += if nth + 1 < count { "," } else { "]" };
         }
-        self.caches_above -= usize::from(module.name == "cache");
         if module.keeps.is_some() {
             self.tell(&options);
             let mut parts = Vec::new();
             for (volume, least) in volumes {
                 let volume = match module.name {
                     // What is discarded of it reads as noise, and the exercise wants to know what.
-                    "crypt" if !is_below_cache => Box::new(Keeps { volume, zeroes: false }),
+                    "crypt" => Box::new(Keeps(volume)),
                     _ => volume,
                 };
                 assert!(volume.geometry().bytes >= least);
@@ -157,11 +141,7 @@ impl Grower {
             self.maker.now = self.maker.now.max(Time(1 << 40));
             let volume = self.maker.keeping(module, parts, &options, thin_bytes);
             assert!(volume.geometry().bytes >= least, "{least}");
-            return match module.name {
-                // Writes in memory are forgotten with a discard: where that does nothing below, what comes back is what stood there before them.
-                "crypt" if is_below_cache => Box::new(Keeps { volume, zeroes: true }),
-                _ => volume,
-            };
+            return volume;
         }
         let children: Vec<_> =
             volumes.into_iter().map(|(volume, least)| self.child(volume, least)).collect();
@@ -312,37 +292,33 @@ fn keeps(name: &str) -> bool {
     KEEPING_MODULES.iter().any(|module| module.name == name)
 }
 
-/// A volume on which a discard does nothing, or writes zeroes.
-struct Keeps {
-    volume: Box<dyn Volume>,
-    zeroes: bool,
-}
+/// A volume on which a discard does nothing.
+struct Keeps(Box<dyn Volume>);
 
 impl Layer for Keeps {
     type Below = dyn Volume;
 
     fn below(&self) -> &Self::Below {
-        &*self.volume
+        &*self.0
     }
 
     fn below_mut(&mut self) -> &mut Self::Below {
-        &mut *self.volume
+        &mut *self.0
     }
 
     fn take(&mut self, io: Io) {
         match io.op {
-            Op::Discard if self.zeroes => self.volume.submit(Io { op: Op::WriteZeroes, ..io }),
-            Op::Discard => self.volume.submit(Io::new(io.token, Op::Flush, 0, 0)),
-            _ => self.volume.submit(io),
+            Op::Discard => self.0.submit(Io::new(io.token, Op::Flush, 0, 0)),
+            _ => self.0.submit(io),
         }
     }
 
     fn bring(&mut self, done: &mut Vec<Completion>) {
-        self.volume.poll(done);
+        self.0.poll(done);
     }
 
     fn taken(&self) -> usize {
-        self.volume.outstanding()
+        self.0.outstanding()
     }
 }
 
