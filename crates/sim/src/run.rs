@@ -48,6 +48,8 @@ pub enum Canary {
     Pool(thinwire_modules::thin::PoolCanary),
     /// In what keeps writes in memory above their disks.
     WriteBack(thinwire_modules::WriteBackCanary),
+    /// Below a leg of a mirror that has sums something rots whenever all is scrubbed.
+    SumsRot,
     /// One of those who take snapshots of several volumes as one.
     Cut(thinwire_modules::cuts::CutCanary),
     /// In clients of EBD, and in their servers.

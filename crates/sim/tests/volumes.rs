@@ -117,6 +117,16 @@ fn canary_that_repairs_by_guess_is_found() {
     found(Canary::Mirror(MirrorCanary::RepairsByGuess), 60);
 }
 
+/// Rule 20: no leg has anything to be repaired that no crash has left there.
+#[test]
+fn canary_whose_legs_with_sums_rot_is_found() {
+    let run = |seed, canary| run_story(seed, Story::Volumes, canary, false);
+    // Users may meet it first: it is to be a scrub that tells.
+    let is_told = |seed| run(seed, Canary::SumsRot).is_err_and(|v| v.0.contains("a scrub says"));
+    let seed = known::first("volumes", Canary::SumsRot, 0..200, is_told).expect("it is found");
+    assert!(run(seed, Canary::None).is_ok(), "seed {seed} fails without it, too");
+}
+
 /// Rule 23: what was rolled back is known as before.
 #[test]
 fn canary_whose_rollback_nobody_notices_is_found() {

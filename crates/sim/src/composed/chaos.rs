@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::FaultRates;
 
+use super::scrubbing::Rot;
 use super::{Ambush, AmbushAt, VolumeHost};
 use crate::model::Violation;
 use crate::server::Crash;
@@ -126,20 +127,28 @@ pub struct VolumeChaos {
     /// When the next scrub begins beside all that, never in most worlds; and what is drawn for that, apart.
     scrub_at: u64,
     of_scrubs: Rng,
+    /// What rots at each of them, if something does.
+    pub of_rot: Option<Rng>,
 }
 
 impl VolumeChaos {
     /// Draws what `plan` allows.
     pub fn new(plan: ChaosPlan, rng: Rng, mut of_scrubs: Rng) -> Self {
         let scrub_at = if of_scrubs.chance(0.3) { 0 } else { u64::MAX };
-        VolumeChaos { rng, plan, later: BTreeMap::new(), count: 0, scrub_at, of_scrubs }
+        let (later, of_rot) = (BTreeMap::new(), None);
+        VolumeChaos { rng, plan, later, count: 0, scrub_at, of_scrubs, of_rot }
     }
 
     /// All hosts that have the volume read all of their mirrors, and go on.
     fn scrub(&mut self, world: &mut World) {
         self.scrub_at = world.now + self.of_scrubs.between(100 * MS, 2 * SECOND);
-        let hosts = world.composed.iter_mut().flat_map(|composed| &mut composed.hosts);
-        hosts.filter(|host| host.is_serving()).for_each(|host| host.begin_scrub(true));
+        let begun = world.troubles_of_composed();
+        let Some(composed) = &mut world.composed else { return };
+        let hosts = composed.hosts.iter_mut().filter(|host| host.is_serving());
+        hosts.for_each(|host| host.begin_scrub(true, begun));
+        if let Some(rng) = &mut self.of_rot {
+            Rot::plant_untold(&composed.volume, rng);
+        }
     }
 
     /// Lets things go wrong until the plan's time is over.

@@ -52,6 +52,9 @@ pub fn run_volumes(seed: u64, canary: Canary, prints: bool) -> Result<RunReport,
     }
     let of_scrubs = Rng::new(seed ^ 0x7363_7275_6273_2121);
     let mut chaos = VolumeChaos::new(plan, Rng::new(seed ^ 0x6368_616f_7321), of_scrubs);
+    if canary == Canary::SumsRot {
+        chaos.of_rot = Some(Rng::new(seed ^ 0x726f_7473_2121));
+    }
     chaos.run(&mut world)?;
     world.trace.note(world.now, "world", "heals", 0);
     chaos.heal(&mut world);
@@ -152,7 +155,8 @@ fn scrub_what_rots(world: &mut World, seed: u64) -> Result<(), Violation> {
         world.start_server(server);
     }
     until_well(world)?;
-    composed(world).hosts[0].begin_scrub(false);
+    let begun = world.troubles_of_composed();
+    composed(world).hosts[0].begin_scrub(false, begun);
     let is_over = |w: &World| {
         let host = w.composed.as_ref().map(|composed| &composed.hosts[0]);
         host.is_some_and(|host| host.is_serving() && !host.scrub.is_running)

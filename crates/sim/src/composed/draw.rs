@@ -12,6 +12,7 @@ use super::at_rest::AtRest;
 use super::chaos::ChaosPlan;
 use super::cuts::Cuts;
 use super::pools::PoolStore;
+use super::scrubbing::Scrubbed;
 use super::whole_cuts::WholeCuts;
 use super::{
     Composed, ComposedDisk, ComposedVolume, DiskExport, VolumeHost, VolumeShape, VolumeUser,
@@ -366,6 +367,19 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     let of_pools =
         disks.iter().filter_map(|disk| disk.pool.as_ref()).flat_map(PoolStore::own_media);
     of_pools.for_each(|medium| medium.power_failure());
+    // Of those that may fail some never do.
+    let fails = |config: &MediumConfig| {
+        let rates =
+            [config.read_failure, config.write_failure, config.flush_failure, config.no_space];
+        config.sick_writes > 0
+            || config.writeback_failure > 0.0
+            || rates.iter().any(|rate| *rate > 0.0)
+    };
+    let is_failing = |number: &usize| {
+        let medium = &disks[*number].medium;
+        failures.iter().any(|(failing, config)| failing.is_same(medium) && fails(config))
+    };
+    let failing = (0..disks.len()).filter(is_failing).collect();
     // Now that it is made.
     for (medium, failing) in &failures {
         medium.configure(|config| *config = *failing);
@@ -380,6 +394,9 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
         whole_cuts: WholeCuts::default(),
         may_fill: is_thin && has_cuts || is_cut,
         may_fail: !failures.is_empty(),
+        failing,
+        crashes: 0,
+        scrubbed: Scrubbed::default(),
         old_leg: None,
         known: None,
     };

@@ -517,7 +517,7 @@ impl VolumeHost {
         if self.user.is_fenced() {
             return Ok(Some(HostEnd::Fenced));
         }
-        self.look_at_scrub(scene.volume.may_fail, scene.coverage)?;
+        self.look_at_scrub(scene)?;
         let is_late = self.ambush.is_some_and(|ambush| ambush.at == AmbushAt::AnswerBehindDrop);
         if is_late && is_dropped {
             // A drop is told before what it was waited for with.

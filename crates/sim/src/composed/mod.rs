@@ -34,6 +34,7 @@ use thinwire_volume::{Identity, LegReport, LegStanding, MirrorReport, Volume};
 
 use self::cuts::Cuts;
 use self::host::{HostScene, end_in_order};
+use self::scrubbing::{Scrubbed, Troubles};
 use self::whole_cuts::WholeCuts;
 use crate::medium::MediumHandle;
 use crate::model::{ContentLife, Model, Violation};
@@ -67,6 +68,12 @@ pub struct ComposedVolume {
     pub may_fill: bool,
     /// Some disk fails what no module above makes good.
     pub may_fail: bool,
+    /// The disks that do, by their numbers.
+    pub failing: Vec<usize>,
+    /// Runs of hosts that ended otherwise than in order.
+    pub crashes: u64,
+    /// What scrubs beside users have found.
+    pub scrubbed: Scrubbed,
     /// A leg of a mirror that somebody may put back as it was at an earlier moment, with the content of that.
     pub old_leg: Option<(usize, Option<OldCopy>)>,
     /// What it was when it was opened first, and how large.
@@ -180,6 +187,12 @@ impl World {
         life
     }
 
+    /// What has gone wrong by now for the composed volume, if that is known.
+    fn troubles_of_composed(&self) -> Option<Troubles> {
+        let life = self.life_of_composed();
+        self.composed.as_ref().and_then(|composed| composed.volume.troubles(life))
+    }
+
     /// Starts a run of a host, once its disks are free. False if that is not yet.
     pub fn start_host(&mut self, host: usize, take_over: bool) -> bool {
         let Some(composed) = &mut self.composed else { return false };
@@ -239,6 +252,7 @@ impl World {
         self.coverage.host_crashes += 1;
         h.crash(volume, &mut self.coverage);
         *upheavals += 1;
+        volume.crashes += 1;
         volume.own_media().for_each(|medium| match how {
             Crash::Kill => medium.kill(),
             Crash::Power => medium.power_failure(),
@@ -256,6 +270,7 @@ impl World {
 
     fn turn_each(&mut self, composed: &mut Composed, life: ContentLife) -> Result<(), Violation> {
         composed.volume.model.note_losses(life);
+        composed.volume.note_made(life);
         for at in 0..composed.hosts.len() {
             let Composed { volume, hosts, ended, .. } = composed;
             let is_contested = hosts.len() > 1;
@@ -283,6 +298,7 @@ impl World {
                 _ => {
                     coverage.hosts_fenced += u64::from(end == HostEnd::Fenced);
                     host.crash(volume, coverage);
+                    volume.crashes += 1;
                 }
             }
             // What it had asked its own disks for still lands.

@@ -1,5 +1,5 @@
-//! Scrubs of the mirrors of a composed volume: beside its users, where they find nothing, and of a leg that has rotted at rest. What fits no sum is
-//! found and repaired; where legs have no sums it is told, and nothing is written (rule 20).
+//! Scrubs of the mirrors of a composed volume: beside its users, where they find only what a crash has left, and of a leg that has rotted at rest.
+//! What fits no sum is found and repaired; where legs have no sums it is told, and nothing is written (rule 20).
 
 use thinwire_link::rng::Rng;
 use thinwire_modules::meta::{LABEL_AREA_BYTES, NewPart};
@@ -7,10 +7,10 @@ use thinwire_modules::mirror::MIRROR_DATA_START;
 use thinwire_modules::{Integrity, Module, SumLayout};
 use thinwire_volume::ScrubReport;
 
+use super::host::HostScene;
 use super::{ComposedVolume, VolumeHost, VolumeShape};
-use crate::coverage::Coverage;
 use crate::medium::MediumHandle;
-use crate::model::Violation;
+use crate::model::{ContentLife, Violation};
 use crate::stamp::SECTOR_BYTES;
 
 /// Of what one block is judged, in bytes.
@@ -27,20 +27,83 @@ pub struct HostScrub {
     pub is_running: bool,
     /// Nothing has rotted: what it finds it ought not to.
     pub is_clean: bool,
+    /// What had gone wrong when it was begun.
+    begun: Option<Troubles>,
     /// What it said last, of each mirror.
     pub reports: Vec<ScrubReport>,
 }
 
+/// How often power failed, somebody was killed, or a disk lost something, as far as that matters for a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Troubles(u64);
+
+/// What is known of the mirrors of a volume by the scrubs that have ended.
+#[derive(Default)]
+pub struct Scrubbed {
+    /// What had gone wrong before anybody used it.
+    made: Option<Troubles>,
+    /// Of each mirror: what had gone wrong when the last scrub began that has read all and found nothing.
+    clean: Vec<Option<Troubles>>,
+}
+
+impl ComposedVolume {
+    /// What has gone wrong by now; none while a disk has lost something and has told nobody yet.
+    pub fn troubles(&self, life: ContentLife) -> Option<Troubles> {
+        let count = life.upheavals + life.losses + self.crashes;
+        (!life.in_doubt).then_some(Troubles(count))
+    }
+
+    /// It is used from now on.
+    pub fn note_made(&mut self, life: ContentLife) {
+        if self.scrubbed.made.is_none() {
+            self.scrubbed.made = self.troubles(life);
+        }
+    }
+
+    /// The disks of each of its mirrors, in the order in which these are visited.
+    fn mirrors(&self) -> Vec<Vec<usize>> {
+        let mut mirrors = Vec::new();
+        self.shape.walk(&mut |shape| {
+            if shape.top().is_some_and(|top| top.is_mirror()) {
+                mirrors.push(shape.disks());
+            }
+        });
+        mirrors
+    }
+
+    /// What a scrub beside users has found of a mirror is what it may find, as things stand.
+    fn may_find(&self, mirror: usize, report: &ScrubReport, now: Option<Troubles>) -> bool {
+        let disks = self.mirrors();
+        let fails = disks[mirror].iter().any(|disk| self.failing.contains(disk));
+        let clean = self.scrubbed.clean.get(mirror).copied().flatten().or(self.scrubbed.made);
+        let is_calm = now.is_some() && now == clean;
+        if fails {
+            // It may have lost something, and told nobody yet; and it may not be read.
+            return !is_calm || report.differing == 0;
+        }
+        // What a crash has left unverified on one leg is mended from another.
+        let is_mended = report.repaired > 0 || report.unverified > 0;
+        report.differing == 0 && report.bad == 0 && !(is_calm && is_mended)
+    }
+
+    /// All of a mirror was read, and nothing was found since `begun`.
+    fn note_clean(&mut self, mirror: usize, begun: Option<Troubles>) {
+        let clean = &mut self.scrubbed.clean;
+        clean.resize(clean.len().max(mirror + 1), None);
+        clean[mirror] = begun;
+    }
+}
+
 impl VolumeHost {
     /// Begins to read everything of all mirrors, if it has the volume.
-    pub fn begin_scrub(&mut self, is_clean: bool) {
+    pub fn begin_scrub(&mut self, is_clean: bool, begun: Option<Troubles>) {
         let Some(volume) = self.volume_mut() else { return };
         volume.scrubs(&mut |scrub| {
             if scrub.scrub_report().module == "mirror" {
                 scrub.begin_scrub(0);
             }
         });
-        self.scrub = HostScrub { is_running: true, is_clean, reports: Vec::new() };
+        self.scrub = HostScrub { is_running: true, is_clean, begun, reports: Vec::new() };
         self.machine.dirty = true;
     }
 
@@ -48,11 +111,7 @@ impl VolumeHost {
     ///
     /// # Errors
     /// It has found what is not there.
-    pub(super) fn look_at_scrub(
-        &mut self,
-        may_fail: bool,
-        coverage: &mut Coverage,
-    ) -> Result<(), Violation> {
+    pub(super) fn look_at_scrub(&mut self, scene: &mut HostScene<'_>) -> Result<(), Violation> {
         if !self.scrub.is_running {
             return Ok(());
         }
@@ -68,17 +127,22 @@ impl VolumeHost {
             return Ok(());
         }
         self.scrub.is_running = false;
-        coverage.scrubs_ended += u64::from(!reports.is_empty());
-        // What a crash has left unverified on one leg is mended from another.
-        let is_wrong = |report: &&ScrubReport| report.differing > 0 || report.bad > 0;
-        // Disks that fail may have lost something, and told nobody yet.
-        let is_clean = self.scrub.is_clean && !may_fail;
-        let wrong = reports.iter().find(is_wrong).filter(|_| is_clean);
-        let wrong = wrong.map(|report| format!("nothing has rotted, and a scrub says {report:?}"));
+        scene.coverage.scrubs_ended += u64::from(!reports.is_empty());
+        let (now, begun) = (scene.volume.troubles(scene.life), self.scrub.begun);
+        for (mirror, report) in reports.iter().enumerate() {
+            if self.scrub.is_clean && !scene.volume.may_find(mirror, report, now) {
+                return Err(Violation(format!(
+                    "{} (run {}): nothing has rotted, and a scrub says {report:?}, {now:?}",
+                    self.name, self.run
+                )));
+            }
+            let is_all = report.from == 0 && report.unread_legs == 0;
+            if is_all && report.is_clean() && begun.is_some() {
+                scene.volume.note_clean(mirror, begun);
+            }
+        }
         self.scrub.reports = reports;
-        wrong.map_or(Ok(()), |why| {
-            Err(Violation(format!("{} (run {}): {why}", self.name, self.run)))
-        })
+        Ok(())
     }
 }
 
@@ -142,7 +206,22 @@ impl Rot {
         if found.is_empty() {
             return None;
         }
-        let (disk, start, has_sums) = found[rng.below(found.len() as u64) as usize];
+        let leg = found[rng.below(found.len() as u64) as usize];
+        Some(Rot::flip(volume, leg, rng))
+    }
+
+    /// A planted fault: a block of the first leg with sums rots, if there is one, which nobody who judges knows of.
+    pub fn plant_untold(volume: &ComposedVolume, rng: &mut Rng) {
+        let mut found = Vec::new();
+        legs(&volume.shape, volume, &mut found);
+        if let Some(&leg) = found.iter().find(|(.., has_sums)| *has_sums) {
+            Rot::flip(volume, leg, rng);
+        }
+    }
+
+    /// A bit of one of the first blocks is another.
+    fn flip(volume: &ComposedVolume, leg: (usize, u64, bool), rng: &mut Rng) -> Rot {
+        let (disk, start, has_sums) = leg;
         let medium = volume.disks[disk].medium.clone();
         let at = start + rng.below(BLOCKS) * BLOCK + rng.below(BLOCK);
         let sector = at as usize / SECTOR_BYTES;
@@ -151,7 +230,7 @@ impl Rot {
         let mut rotten = was.clone();
         rotten[at as usize % SECTOR_BYTES] ^= 1 << rng.below(8);
         medium.write_durably(sector, rotten.clone());
-        Some(Rot { medium, sector, was, rotten, has_sums })
+        Rot { medium, sector, was, rotten, has_sums }
     }
 
     /// A scrub has told what is to be told.
