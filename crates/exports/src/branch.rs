@@ -76,8 +76,9 @@ impl Exports {
                     users.on_closed(session, transaction);
                 }
             }
-            Word::Fenced(Fence { by, generation, member }) => {
+            Word::Fenced(Fence { by, generation, idle, member }) => {
                 self.exports[export].writer.generation = generation;
+                self.exports[export].writer.idle = idle;
                 self.fence_writers(export, member);
                 self.tell_fenced(export, by, generation, users);
             }
@@ -190,7 +191,8 @@ impl Exports {
         grant: u64,
     ) {
         if self.exports[export].role.is_branch() {
-            self.tell_owner(export, Word::Close { session, transaction, grant });
+            let written = self.exports[export].written;
+            self.tell_owner(export, Word::Close { session, transaction, grant, written });
         }
     }
 
@@ -238,14 +240,15 @@ impl Exports {
         export: usize,
         users: &mut dyn Users,
     ) -> bool {
-        let is_dry = self.exports[export].writers_outstanding == 0;
+        let e = &self.exports[export];
+        let (is_dry, written) = (e.writers_outstanding == 0, e.written);
         let branch = self.branch(export);
         let mut words = Vec::new();
         if let Some((hold, is_told @ false)) = &mut branch.hold
             && is_dry
         {
             *is_told = true;
-            words.push(Word::Drained { hold: *hold });
+            words.push(Word::Drained { hold: *hold, written });
         }
         branch.questions.retain(|&(question, run, since)| {
             let lives = users.has_answered(run, since);

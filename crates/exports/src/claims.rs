@@ -4,7 +4,7 @@
 use thinwire_buffer::Time;
 use thinwire_volume::{ChangeError, IoError, WriterRecord};
 
-use crate::exports::{DoorCanary, Exports};
+use crate::exports::{DoorCanary, Export, Exports};
 use crate::holder::{Grant, Holder, Member};
 use crate::record::{RecordState, RecordedWriter};
 use crate::spread::{Asked, Fence, Untold};
@@ -338,6 +338,16 @@ impl Exports {
         user.member == 0 || about_to || self.holds(user.run, export, generation)
     }
 
+    /// The last generation under which something may have been written, once no writer's I/O is outstanding.
+    pub(crate) fn written(&self, export: usize) -> u64 {
+        let Export { writer, written, .. } = &self.exports[export];
+        match self.config.canary {
+            DoorCanary::WrittenUnnoticed => (*written).min(writer.generation.saturating_sub(1)),
+            DoorCanary::IdleUntold => writer.generation,
+            _ => *written,
+        }
+    }
+
     /// This run has it under this generation, with any of its members.
     fn holds(&self, run: InitiatorRun, export: usize, generation: u64) -> bool {
         let is = |holder: &Holder| holder.run == run && holder.generation == generation;
@@ -476,7 +486,9 @@ impl Exports {
             Some(_) => claim.generation.expect("decided above"),
             None => self.exports[export].writer.generation + 1,
         };
-        let record = WriterRecord::new(generation, claim.user.run.initiator, &claim.user.name);
+        let User { run, name, .. } = &claim.user;
+        let (writer, written) = (self.exports[export].writer, self.written(export));
+        let record = writer.granted(generation, run.initiator, name, written);
         let claim = &mut self.claims[at];
         (claim.generation, claim.is_recording) = (Some(generation), true);
         self.change_record(export, record);
@@ -553,7 +565,8 @@ impl Exports {
         e.holder = Some(holder);
         self.held.insert((session, export));
         let alone = goes_on && self.config.canary != DoorCanary::MemberFencesAll;
-        let fence = Fence { by: run, generation, member: alone.then_some(member) };
+        let idle = self.exports[export].writer.idle;
+        let fence = Fence { by: run, generation, idle, member: alone.then_some(member) };
         self.fence_writers(export, fence.member);
         self.fence_branches(export, fence);
         if let Some(shard) = shard {

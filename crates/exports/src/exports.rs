@@ -97,6 +97,12 @@ pub enum DoorCanary {
     MemberFencesAll,
     /// The volume of an export that is taken away is given out at once, whatever is under way in it.
     LeavesAtOnce,
+    /// Nothing counts as written under the present generation.
+    WrittenUnnoticed,
+    /// What was written on another shard does not.
+    WrittenElsewhere,
+    /// Each generation counts as written under.
+    IdleUntold,
 }
 
 /// A volume to offer.
@@ -156,6 +162,8 @@ pub(crate) struct Export {
     pub has_shrunk: bool,
     /// The record in force.
     pub writer: WriterRecord,
+    /// The last generation under which something may have been written, as far as this shard knows.
+    pub written: u64,
     pub record: RecordState,
     /// That its writer has ended could not be stored: that may be found all the same.
     pub may_be_released: bool,
@@ -203,6 +211,11 @@ impl Export {
                 self.granted.push_front((initiator, number));
             }
         }
+    }
+
+    /// The record once its present holder has ended in order.
+    pub fn released(&self, written: u64) -> WriterRecord {
+        self.writer.released().with_written(written)
     }
 
     /// What the writer on record is called.
@@ -358,6 +371,7 @@ impl Exports {
             losses: 0,
             has_shrunk: false,
             writer: WriterRecord::default(),
+            written: 0,
             record: RecordState::Reading,
             may_be_released: false,
             changed: None,

@@ -122,6 +122,9 @@ impl Exports {
         e.volume.geometry().check(&io)?;
         self.passes[pass].outstanding += 1;
         e.writers_outstanding += usize::from(!self.passes[pass].read_only);
+        if io.op.is_write() || io.op == Op::Cut {
+            e.written = e.writer.generation;
+        }
         self.stats.ios += 1;
         let verifier = e.verifier;
         let Io { op, offset, len, .. } = io;

@@ -91,7 +91,8 @@ impl Exports {
                     self.deny_elsewhere(export, from, user.session, transaction, denied);
                 }
             }
-            Word::Close { session, transaction, grant } => {
+            Word::Close { session, transaction, grant, written } => {
+                self.note_written(export, written);
                 let holder = self.exports[export].holder.as_mut();
                 if let Some(member) = holder.and_then(|holder| holder.granted(grant)) {
                     member.is_elsewhere = false;
@@ -116,7 +117,10 @@ impl Exports {
                 let owner = self.owner(export);
                 owner.lives |= owner.question == question;
             }
-            Word::Drained { hold } => self.owner(export).drained[usize::from(from)] = hold,
+            Word::Drained { hold, written } => {
+                self.note_written(export, written);
+                self.owner(export).drained[usize::from(from)] = hold;
+            }
             Word::Sync { io } => {
                 self.owner(export).waiting.push(Rider::Of(from, io));
                 self.start_sync(export);
@@ -217,6 +221,14 @@ impl Exports {
         }
         let owner = self.owner(export);
         of_one || owner.is_said(&owner.drained, owner.hold)
+    }
+
+    /// A branch says what its writers have written under last.
+    fn note_written(&mut self, export: usize, written: u64) {
+        if self.config.canary != DoorCanary::WrittenElsewhere {
+            let e = &mut self.exports[export];
+            e.written = e.written.max(written);
+        }
     }
 
     /// Everybody who wrote before is fenced, on all branches.

@@ -181,6 +181,7 @@ impl Exports {
             geometry,
             identity: e.volume.identity(),
             writer_generation,
+            idle_generations: e.writer.idle,
             is_held: read_only && e.writer_name().is_some(),
             verifier: e.verifier,
         }

@@ -135,6 +135,7 @@ impl Exports {
         if !self.exports[export].role.is_plain() {
             self.to_tell.insert(export);
         }
+        let written = self.written(export);
         let e = &mut self.exports[export];
         let result = completion.result;
         let (mut next, mut note) = (None, None);
@@ -143,6 +144,7 @@ impl Exports {
                 match result.map(|()| WriterRecord::from_data(&completion.data)) {
                     Ok(Some(writer)) => {
                         e.writer = writer;
+                        e.written = e.written.max(writer.last_written());
                         RecordState::Settled
                     }
                     Ok(None) => {
@@ -178,7 +180,7 @@ impl Exports {
                 // lets it come back.
                 e.may_be_released = result.is_err();
                 if result.is_ok() {
-                    e.writer = e.writer.released();
+                    e.writer = e.released(written);
                     if let Some(holder) = e.holder.take() {
                         for member in holder.members {
                             self.held.remove(&(member.session, export));
@@ -289,7 +291,7 @@ impl Exports {
                 }
                 (RecordState::Settled, Some(_)) if !is_storing => {
                     self.closings[at].is_storing = true;
-                    let released = e.writer.released();
+                    let released = self.exports[export].released(self.written(export));
                     self.store_record(export, RecordState::Releasing, released);
                     at += 1;
                     continue;

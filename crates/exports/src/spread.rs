@@ -67,15 +67,17 @@ pub(crate) enum Word {
     /// A session of the branch wants to write.
     Claim { user: User, transaction: u32, resumes: Option<u64>, takes_over: bool },
     /// Its writer closes the pass in order that it had by this grant.
-    Close { session: u64, transaction: u32, grant: u64 },
+    /// The last generation under which it may have written.
+    Close { session: u64, transaction: u32, grant: u64, written: u64 },
     /// A session with a claim or a writer's pass is over, which was heard last then.
     Ended { session: u64, last_heard: Time },
     /// A session that holds the export was heard then.
     Heard { session: u64, last_heard: Time },
     /// A session of the run that was meant has answered that question.
     Alive { question: u64 },
-    /// No writer's I/O of this branch is in its volume or will be, as long as that hold lasts.
-    Drained { hold: u64 },
+    /// No writer's I/O of this branch is in its volume or will be, as long as that hold lasts; the last generation under which
+    /// one of it may have written.
+    Drained { hold: u64, written: u64 },
     /// What its sessions have written so far is to be synced, for the I/O of this number.
     Sync { io: u64 },
     /// Its volume has lost something while this was the latest edition of the verifier it had heard of.
@@ -114,6 +116,8 @@ pub(crate) enum Word {
 pub(crate) struct Fence {
     pub by: InitiatorRun,
     pub generation: u64,
+    /// As on record with it.
+    pub idle: u32,
     /// Only the former passes of this member, since the others of its run go on.
     pub member: Option<u8>,
 }

@@ -51,6 +51,8 @@ pub struct Granted {
     pub identity: Identity,
     /// The writer's generation: its own, if it was opened for writing.
     pub writer_generation: u64,
+    /// Under so many generations before that one nobody has written, one after the other, at least.
+    pub idle_generations: u32,
     /// Of who only reads: somebody is on record as the writer.
     pub is_held: bool,
     /// See [`Exports::poll`](crate::Exports::poll).

@@ -43,12 +43,14 @@ fn doors_of_several_shards_are_as_one() {
         all.letters += figures.letters;
         all.refused += figures.refused;
         all.joined += figures.joined;
+        all.idle += figures.idle;
     }
     // What never happens is not tested.
-    let Figures { grants, fenced, syncs, losses, answers, letters, refused, joined } = all;
-    for (count, least) in [grants, fenced, syncs, losses, answers, letters, refused, 8 * joined]
-        .into_iter()
-        .zip([4, 4, 10, 2, 100, 80, 2, 1])
+    let Figures { grants, fenced, syncs, losses, answers, letters, refused, joined, idle } = all;
+    for (count, least) in
+        [grants, fenced, syncs, losses, answers, letters, refused, 8 * joined, idle]
+            .into_iter()
+            .zip([4, 4, 10, 2, 100, 80, 2, 1, 1])
     {
         assert!(count >= least * SEEDS, "{all:?}");
     }
@@ -63,6 +65,9 @@ fn worlds_of_several_shards_find_their_faults() {
         (DoorCanary::VerifierUntold, "verifier"),
         (DoorCanary::FenceOfFirstMember, "landed behind the grant"),
         (DoorCanary::MemberFencesAll, "by nobody"),
+        (DoorCanary::WrittenUnnoticed, "was written under"),
+        (DoorCanary::WrittenElsewhere, "was written under"),
+        (DoorCanary::IdleUntold, "and is since"),
     ] {
         let found = |seed| run(Plan { seed, canary }).1.err().is_some_and(|e| e.contains(sign));
         assert!((0..SEEDS).any(found), "{canary:?} was not found");

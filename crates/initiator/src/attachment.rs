@@ -22,6 +22,7 @@ pub(crate) struct AttachedVolume {
     pub geometry: Geometry,
     pub identity: Identity,
     pub writer_generation: u64,
+    pub idle_generations: u32,
     /// It only reads, and somebody else might write when this was granted.
     pub is_held: bool,
 }
@@ -275,8 +276,13 @@ impl Attachment {
                 features: features(a.features, self.read_only),
             },
         };
-        let (writer_generation, is_held) = (a.writer_generation, a.features & feature::HELD != 0);
-        self.content = Some(AttachedVolume { geometry, identity, writer_generation, is_held });
+        self.content = Some(AttachedVolume {
+            geometry,
+            identity,
+            writer_generation: a.writer_generation,
+            idle_generations: a.idle_generations,
+            is_held: a.features & feature::HELD != 0,
+        });
         (self.handle, self.generation) = (a.attachment, a.generation);
         self.state = State::Granted;
         self.grow(a.bytes);

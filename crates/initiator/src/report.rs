@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thinwire_proto::{BatchPolicy, Drops, PathReport, SessionStats};
 use thinwire_seal::Suite;
-use thinwire_volume::ErrorKind;
+use thinwire_volume::{ErrorKind, LeafGrant};
 use thinwire_wire::Status;
 
 /// Where an attachment stands.
@@ -151,6 +151,8 @@ pub struct InitiatorReport {
     pub retained_entries: usize,
     /// The generation under which it writes; 0 before the first attach.
     pub writer_generation: u64,
+    /// Under so many generations before that one nobody has written, one after the other, at least: its target says so.
+    pub idle_generations: u32,
     /// It only reads, and somebody else was on record as the writer when it was attached, or is by now.
     pub is_held: bool,
     /// Its data is checked by sums, end to end.
@@ -169,4 +171,12 @@ pub struct InitiatorReport {
     pub batch_policy: BatchPolicy,
     /// The number of requests that the batching policy waits for.
     pub batch_level: usize,
+}
+
+impl InitiatorReport {
+    /// What it was granted to write.
+    pub fn grant(&self) -> LeafGrant {
+        let generation = self.writer_generation;
+        LeafGrant { since: generation.saturating_sub(u64::from(self.idle_generations)), generation }
+    }
 }

@@ -472,6 +472,7 @@ impl Stage {
                     identity: [near(choices, 9) as u8; 16],
                     incarnation: near(choices, 1),
                     writer_generation: near(choices, 1),
+                    idle_generations: near(choices, 1) as u32,
                     verifier: near(choices, 1),
                     features: near(choices, 14) as u8 & 31,
                 }

@@ -5,6 +5,7 @@ mod common;
 
 use common::{Dir, Store, open_disk};
 use thinwire_runtime::disk::{Backend, DiskOpenError, DiskOptions, UnusedGrants};
+use thinwire_volume::LeafGrant;
 
 /// Makes the system call of this number fail in the calling thread and those it starts.
 fn refuse(number: i64, errno: i32) {
@@ -52,7 +53,7 @@ fn threads_take_over_and_say_why() {
 fn a_note_of_a_grant_is_not_forgotten_before_that_is_synced() {
     let dir = Dir::new();
     let state = dir.path().join("state");
-    let noted = UnusedGrants::new(&state).granted(&[7; 16], "disk1", 4);
+    let noted = UnusedGrants::new(&state).granted(&[7; 16], "disk1", LeafGrant::alone(4));
     let files = || std::fs::read_dir(&state).unwrap().count();
     assert_eq!(files(), 1);
     std::thread::scope(|scope| {

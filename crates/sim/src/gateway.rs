@@ -89,9 +89,9 @@ impl Served {
             let initiator = self.node.get(hand.initiator).expect("it is never removed");
             if initiator.is_open() {
                 let (export, leaf) = hand.place;
-                let generation = initiator.report(Time::ZERO).writer_generation;
+                let grant = initiator.report(Time::ZERO).grant();
                 let tree = exports[export].tree().expect("it is one");
-                tree.memory.borrow_mut().notes.granted(leaf, generation);
+                tree.memory.borrow_mut().notes.granted(leaf, grant);
                 hand.is_noted = true;
             }
         }

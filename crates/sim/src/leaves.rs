@@ -90,8 +90,12 @@ impl LeafMemory {
             let mut had = medium.commits();
             had.retain(|c| c.is_held() && gap.contains(&c.generation));
             is_in_vain &= had.iter().all(|c| c.holder == *me);
-            // One of its own that is written down as unused is no gap.
-            if had.iter().all(|c| c.holder == *me && self.notes.has_noted(leaf, c.generation)) {
+            // One of its own that is written down as unused is no gap; nor is one of anybody who has only had it, as its target knows that
+            // has granted them all. Strangers are no users of a target.
+            let granted = medium.commits_since_read();
+            let is_noted =
+                |c: &WriterRecord| c.holder == *me && self.notes.has_noted(leaf, c.generation);
+            if had.iter().all(is_noted) || had.iter().all(|c| granted.contains(c)) {
                 let text =
                     format!("the gateway fences its writer for leaf {leaf}, which nobody had");
                 self.breach.get_or_insert(text);
@@ -216,7 +220,7 @@ impl TreeStore {
             }
             match with_record(medium, pool, |store| Grant::take(store, GATEWAY, "", true)) {
                 Ok(grant) => {
-                    memory.notes.granted(number, grant.generation());
+                    memory.notes.granted(number, grant.granted());
                     memory.own.insert(number, grant);
                 }
                 Err(_) => memory.notes.die(),

@@ -130,11 +130,13 @@ impl Notes {
 
     /// A leaf has just been granted to the process: that it has not used this is written down at once. If that
     /// fails it goes on.
-    pub(crate) fn granted(&mut self, leaf: usize, generation: u64) {
+    pub(crate) fn granted(&mut self, leaf: usize, grant: LeafGrant) {
+        let generation = grant.generation;
         self.noted.remove(&(leaf, generation));
-        self.gone.remove(&(leaf, generation));
+        // Of those before it the leaf's target vouches.
+        self.gone.retain(|&(of, one)| of != leaf || !(grant.since..=generation).contains(&one));
         let before = self.files.get(&leaf).and_then(|file| file.current);
-        let grant = LeafGrant::behind(before, generation);
+        let grant = grant.behind(before);
         self.held.insert(leaf, grant);
         if self.forgotten || self.change(leaf, Some(grant)).is_ok() {
             self.noted.insert((leaf, generation));

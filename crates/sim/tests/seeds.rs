@@ -78,6 +78,12 @@ fn canary_that_lets_go_of_a_busy_volume_is_found() {
     found_among(Canary::Door(target::DoorCanary::LeavesAtOnce), 2000, has_absences);
 }
 
+/// A gateway that could have known better fences its writer.
+#[test]
+fn canary_that_tells_of_no_idle_generation_is_found() {
+    found_in_trees(Canary::Door(target::DoorCanary::IdleUntold), 3000);
+}
+
 #[test]
 fn canary_that_writes_what_does_not_fit_its_sums_is_found() {
     found_in_damage(Canary::Target(target::TargetCanary::SumsUnchecked));

@@ -211,7 +211,8 @@ impl Peer {
 
 fn grant(peer: &mut Peer, room_changed: &mut bool, transaction: u32, granted: &Granted) {
     *room_changed |= !std::mem::replace(&mut peer.was_attached, true);
-    let Granted { pass, geometry, identity, writer_generation, is_held, verifier } = *granted;
+    let Granted { pass, geometry, identity, verifier, .. } = *granted;
+    let Granted { writer_generation, idle_generations, is_held, .. } = *granted;
     let f = geometry.features;
     let bits = [
         (f.read_only, feature::READ_ONLY),
@@ -235,6 +236,7 @@ fn grant(peer: &mut Peer, room_changed: &mut bool, transaction: u32, granted: &G
         identity: identity.identity,
         incarnation: identity.incarnation,
         writer_generation,
+        idle_generations,
         verifier,
         features,
     }));

@@ -10,7 +10,7 @@ use thinwire_node::{Lane, PartId};
 use thinwire_proto::StageSums;
 use thinwire_runtime::clock::entropy;
 use thinwire_runtime::serve::OpenedLeaf;
-use thinwire_volume::{ErrorKind, Identity, Port, Volume};
+use thinwire_volume::{ErrorKind, Identity, LeafGrant, Port, Volume};
 use thinwire_wire::ebd::{EbdForm, NakReason};
 
 use crate::cli::WhenAwayArg;
@@ -220,8 +220,8 @@ impl NetworkLeaf for EbdLeaf {
         self.is_left && !self.read_only
     }
 
-    fn granted(&self) -> (Identity, u64) {
-        (self.host.shard().get(self.client).identity(), 0)
+    fn granted(&self) -> (Identity, LeafGrant) {
+        (self.host.shard().get(self.client).identity(), LeafGrant::default())
     }
 
     fn ports(&self) -> Vec<Port> {

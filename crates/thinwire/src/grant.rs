@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use thinwire_volume::{Grant, GrantError, IoError, Volume, WriterRecord, store_writer};
+use thinwire_volume::{Grant, GrantError, IoError, LeafGrant, Volume, WriterRecord, store_writer};
 
 use crate::error::{Failure, Outcome};
 use crate::identity::{self, InitiatorId};
@@ -70,9 +70,9 @@ impl LocalGrant {
         Ok(LocalGrant { grant, path: path.to_owned(), id })
     }
 
-    /// The generation under which it writes.
-    pub fn generation(&self) -> u64 {
-        self.grant.generation()
+    /// The generation under which it writes, and since when nobody has.
+    pub fn granted(&self) -> LeafGrant {
+        self.grant.granted()
     }
 
     /// Whether the next run under the same run directory counts as this writer.

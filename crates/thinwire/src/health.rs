@@ -471,6 +471,7 @@ mod tests {
                 is_held: false,
                 integrity: phase == Phase::Away,
                 writer_generation: 1,
+                idle_generations: 0,
                 target_session: 0,
                 stats: Default::default(),
                 session: SessionStats { requests_sent: 9, request_frames: 3, ..Default::default() },

@@ -12,7 +12,8 @@ use thinwire_runtime::disk::{self, LettingGo, UnusedGrant};
 use thinwire_runtime::switched::Switched;
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{
-    Completion, Geometry, Identity, Io, MirrorReport, Op, Owing, Scrub, Volume, VolumeEvent, Work,
+    Completion, Geometry, Identity, Io, LeafGrant, MirrorReport, Op, Owing, Scrub, Volume,
+    VolumeEvent, Work,
 };
 
 use crate::error::{Failure, FailureKind, Outcome};
@@ -162,11 +163,11 @@ impl LocalLeaf {
         LeafVolume(self.store.clone())
     }
 
-    /// Which content it is, and under which writer generation it was granted; 0 if it only reads, or has no
+    /// Which content it is, and what it was granted of that; generation 0 if it only reads, or has no
     /// record.
-    pub fn granted(&self) -> (Identity, u64) {
+    pub fn granted(&self) -> (Identity, LeafGrant) {
         let store = self.store.borrow();
-        (store.store.identity(), store.grant.as_ref().map_or(0, LocalGrant::generation))
+        (store.store.identity(), store.grant.as_ref().map(LocalGrant::granted).unwrap_or_default())
     }
 
     /// A gateway has written down that it has not used the grant: it cannot be taken back without that.

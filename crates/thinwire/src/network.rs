@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thinwire_proto::StageSums;
 use thinwire_runtime::serve::OpenedLeaf;
-use thinwire_volume::{Identity, Port};
+use thinwire_volume::{Identity, LeafGrant, Port};
 
 use crate::control::LeafStatus;
 use crate::error::{Failure, Outcome};
@@ -46,9 +46,9 @@ pub trait NetworkLeaf {
     /// It might write, and has ended while its target was away: that has not heard of it.
     fn is_unheard(&self) -> bool;
 
-    /// Which content it is, and under which writer generation it was granted, once it is open; 0 if it only
+    /// Which content it is, and what it was granted of that, once it is open; generation 0 if it only
     /// reads, or its protocol has none.
-    fn granted(&self) -> (Identity, u64);
+    fn granted(&self) -> (Identity, LeafGrant);
 
     /// It only reads, and its target says that somebody else may be writing.
     fn is_held(&self) -> bool {

@@ -15,7 +15,7 @@ use thinwire_runtime::clock::entropy;
 use thinwire_runtime::confine::as_starter;
 use thinwire_runtime::serve::OpenedLeaf;
 use thinwire_runtime::{lookup, steering};
-use thinwire_volume::{Identity, Port, Volume};
+use thinwire_volume::{Identity, LeafGrant, Port, Volume};
 use thinwire_wire::Status;
 
 use self::members::{JOIN_PATIENCE, Members};
@@ -321,15 +321,15 @@ impl NetworkLeaf for RemoteLeaf {
         ended && !self.read_only
     }
 
-    fn granted(&self) -> (Identity, u64) {
+    fn granted(&self) -> (Identity, LeafGrant) {
         let shard = self.host.shard();
         let initiator = shard.get(self.members.first());
         // A reader is told whose generation it reads under: somebody else's.
-        let generation = match self.read_only {
-            true => 0,
-            false => initiator.report(shard.now()).writer_generation,
+        let grant = match self.read_only {
+            true => LeafGrant::default(),
+            false => initiator.report(shard.now()).grant(),
         };
-        (initiator.identity(), generation)
+        (initiator.identity(), grant)
     }
 
     fn tells_of_writers(&self) -> bool {

@@ -2,7 +2,9 @@
 //! (`docs/protocol.md`, "Writer generations"; rule 3). Who was on record before is fenced when it comes
 //! back, so that its unflushed writes are never put over newer ones.
 
-use crate::{ChangeError, IoError, Volume, WriterRecord, change_writer, load_writer, store_writer};
+use crate::{
+    ChangeError, IoError, LeafGrant, Volume, WriterRecord, change_writer, load_writer, store_writer,
+};
 
 /// The right to write a volume, taken by whoever has opened it and holds its lock. Ends with
 /// [`Grant::release`], [`Grant::undo`], or, if it is only dropped, stays on record as after a crash.
@@ -51,7 +53,7 @@ impl Grant {
             return Err(GrantError::Held(before));
         }
         let next = before.generation.checked_add(1).ok_or(GrantError::Exhausted)?;
-        let now = WriterRecord::new(next, holder, name);
+        let now = before.granted(next, holder, name, before.last_written());
         match change_writer(volume, before, now) {
             Ok(()) => Ok(Grant { before, now }),
             Err(ChangeError::Refused(error)) => Err(GrantError::Refused(error)),
@@ -64,6 +66,11 @@ impl Grant {
     /// The generation under which it writes.
     pub fn generation(&self) -> u64 {
         self.now.generation
+    }
+
+    /// The same, and since when nobody has written.
+    pub fn granted(&self) -> LeafGrant {
+        self.now.grant()
     }
 
     /// An orderly end: the last flush has succeeded, and nobody is the writer any more. Whichever

@@ -5,19 +5,28 @@
 /// The right to write a leaf, as a process has been granted it that starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeafGrant {
-    /// From this generation on all were granted to processes like this one, none of which has written
-    /// under them.
+    /// From this generation on nobody has written under any, up to the one before it: whoever keeps the leaf says so, or all were granted to
+    /// processes like this one.
     pub since: u64,
     /// Under which it may write; 0 if it only reads, or nobody counts there.
     pub generation: u64,
 }
 
 impl LeafGrant {
-    /// A grant, behind the last one that is known not to have been used.
-    pub fn behind(unused: Option<LeafGrant>, generation: u64) -> Self {
-        let is_next = |unused: &LeafGrant| unused.generation.checked_add(1) == Some(generation);
-        let since = unused.filter(is_next).map_or(generation, |unused| unused.since);
-        LeafGrant { since, generation }
+    /// One of which nothing is known but that it was given.
+    pub fn alone(generation: u64) -> Self {
+        LeafGrant { since: generation, generation }
+    }
+
+    /// This grant, behind the last one of which is known besides that it was not used.
+    pub fn behind(self, unused: Option<LeafGrant>) -> Self {
+        let is_next = |unused: &LeafGrant| {
+            let next = unused.generation.checked_add(1);
+            unused.generation < self.generation && next.is_some_and(|next| self.since <= next)
+        };
+        let since =
+            unused.filter(is_next).map_or(self.since, |unused| unused.since.min(self.since));
+        LeafGrant { since, ..self }
     }
 
     /// What is left of it if it was as if it had never been given.
@@ -123,7 +132,7 @@ mod tests {
     use super::*;
 
     fn alone(generation: u64) -> LeafGrant {
-        LeafGrant::behind(None, generation)
+        LeafGrant::alone(generation)
     }
 
     /// Of leaves 1, 2 and so on: what was granted of each, if anything.
@@ -192,17 +201,35 @@ mod tests {
 
     #[test]
     fn grants_that_were_not_used_are_no_gap() {
-        let first = LeafGrant::behind(None, 5);
-        let third = LeafGrant::behind(Some(LeafGrant::behind(Some(first), 6)), 7);
+        let first = alone(5);
+        let third = alone(7).behind(Some(alone(6).behind(Some(first))));
         assert_eq!(third, LeafGrant { since: 5, generation: 7 });
         assert_eq!(others(&[(1, 4)], &[third]), []);
         assert_eq!(others(&[(1, 5)], &[third]), []);
         assert_eq!(others(&[(1, 3)], &[third]), [0]);
         // Somebody else had 8.
-        let later = LeafGrant::behind(Some(third), 9);
+        let later = alone(9).behind(Some(third));
         assert_eq!((later.since, others(&[(1, 4)], &[later])), (9, vec![0]));
         assert_eq!(third.taken_back(), Some(LeafGrant { since: 5, generation: 6 }));
         assert_eq!(first.taken_back(), None);
+    }
+
+    /// The target of the leaf knows that nobody has written under what it granted before, whoever had it.
+    #[test]
+    fn grants_under_which_nobody_wrote_are_no_gap() {
+        let ninth = LeafGrant { since: 7, generation: 9 };
+        assert_eq!(ninth.behind(None), ninth);
+        assert_eq!(others(&[(1, 6)], &[ninth]), []);
+        assert_eq!(others(&[(1, 5)], &[ninth]), [0]);
+        // What is known here goes on from what is known there, if nothing is between them.
+        for (unused, since) in [((5, 6), 5), ((5, 7), 5), ((8, 8), 7), ((4, 5), 7), ((4, 9), 7)] {
+            let unused = LeafGrant { since: unused.0, generation: unused.1 };
+            assert_eq!(
+                ninth.behind(Some(unused)),
+                LeafGrant { since, generation: 9 },
+                "{unused:?}"
+            );
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use thinwire_buffer::{Pool, SegList};
 
-use crate::{Completion, ErrorKind, Io, IoError, KeptWriter, Op, Token, Volume};
+use crate::{Completion, ErrorKind, Io, IoError, KeptWriter, LeafGrant, Op, Token, Volume};
 
 /// Bytes of the longest holder's name.
 const NAME_BYTES_MAX: usize = 64;
@@ -61,12 +61,46 @@ pub struct WriterRecord {
     pub holder: [u8; 16],
     /// What a person calls the holder; only told to others, never compared.
     pub name: HolderName,
+    /// Under so many generations, one after the other, nothing was written, at least: of a record that is held the last of
+    /// them is the one before its own, else its own.
+    pub idle: u32,
 }
 
 impl WriterRecord {
-    /// The record that says that a holder writes under a generation.
+    /// The record that says that a holder writes under a generation, and nothing of those before.
     pub fn new(generation: u64, holder: [u8; 16], name: &str) -> Self {
-        WriterRecord { generation, holder, name: HolderName::new(name) }
+        WriterRecord { generation, holder, name: HolderName::new(name), idle: 0 }
+    }
+
+    /// The same, if `written` is the last generation under which something may have been written: of one that is held, before its own.
+    pub fn with_written(self, written: u64) -> Self {
+        let last = self.generation.saturating_sub(u64::from(self.is_held()));
+        let idle = u32::try_from(last.saturating_sub(written)).unwrap_or(u32::MAX);
+        WriterRecord { idle, ..self }
+    }
+
+    /// The last generation under which something may have been written: of one that is held, its own.
+    pub fn last_written(&self) -> u64 {
+        let idle = if self.is_held() { 0 } else { u64::from(self.idle) };
+        self.generation.saturating_sub(idle)
+    }
+
+    /// What `holder` has under this generation, if it is the next one and `written` the last one under which something may have been written, or the same and the
+    /// holder comes back.
+    pub fn granted(&self, generation: u64, holder: [u8; 16], name: &str, written: u64) -> Self {
+        let next = WriterRecord::new(generation, holder, name);
+        match generation == self.generation {
+            true => {
+                WriterRecord { idle: self.idle.saturating_sub(u32::from(!self.is_held())), ..next }
+            }
+            false => next.with_written(written),
+        }
+    }
+
+    /// Of one that is held: what its holder was granted.
+    pub fn grant(&self) -> LeafGrant {
+        let since = self.generation.saturating_sub(u64::from(self.idle));
+        LeafGrant { since, generation: self.generation }
     }
 
     /// Somebody is on record.
@@ -82,7 +116,7 @@ impl WriterRecord {
         Io { data: self.to_data(pool), ..Io::new(token, Op::StoreWriter, 0, 0) }
     }
 
-    /// It as it travels: generation, holder, length of the name, name.
+    /// It as it travels: generation, holder, length of the name, name, three bytes of nothing, idle generations.
     pub fn to_data(&self, pool: &Pool) -> SegList {
         let mut buf = pool.get_small(Self::BYTES);
         buf.fill(0);
@@ -90,6 +124,7 @@ impl WriterRecord {
         buf[8..24].copy_from_slice(&self.holder);
         buf[24] = self.name.len;
         buf[25..25 + NAME_BYTES_MAX].copy_from_slice(&self.name.bytes);
+        buf[Self::BYTES - 4..].copy_from_slice(&self.idle.to_be_bytes());
         SegList::of(buf.freeze())
     }
 
@@ -108,11 +143,13 @@ impl WriterRecord {
         let (generation, rest) = bytes.split_first_chunk()?;
         let (holder, rest) = rest.split_first_chunk()?;
         let (len, rest) = rest.split_first()?;
-        let name = std::str::from_utf8(rest.get(..usize::from(*len))?).ok()?;
-        Some(WriterRecord::new(u64::from_be_bytes(*generation), *holder, name))
+        let (name, idle) = (rest.get(..NAME_BYTES_MAX)?, rest.last_chunk()?);
+        let name = std::str::from_utf8(name.get(..usize::from(*len))?).ok()?;
+        let record = WriterRecord::new(u64::from_be_bytes(*generation), *holder, name);
+        Some(WriterRecord { idle: u32::from_be_bytes(*idle), ..record })
     }
 
-    /// The same, held by nobody any more.
+    /// The same, held by nobody any more. Under its generation something was written.
     pub fn released(&self) -> Self {
         WriterRecord::new(self.generation, [0; 16], "")
     }
@@ -262,12 +299,39 @@ mod tests {
         let pool = Pool::new(0);
         for name in ["", "node1", &"a".repeat(64)] {
             let record = WriterRecord::new(u64::MAX - 7, [9; 16], name);
+            let record = WriterRecord { idle: 0x0102_0304, ..record };
             assert_eq!(WriterRecord::from_data(&record.to_io(1, &pool).data), Some(record));
         }
         let mut long = pool.get_small(WriterRecord::BYTES);
         long.fill(255);
         assert_eq!(WriterRecord::from_data(&SegList::of(long.freeze())), None);
         assert_eq!(WriterRecord::from_data(&SegList::new()), None);
+    }
+
+    /// Each is granted the next generation, or comes back, and some end without having written.
+    #[test]
+    fn a_record_says_since_when_nobody_has_written() {
+        let since = |record: &WriterRecord| record.grant().since;
+        let held = |record: &WriterRecord, generation, written| {
+            record.granted(generation, [1; 16], "node1", written)
+        };
+        let first = held(&WriterRecord::default(), 1, 0);
+        assert_eq!((since(&first), first.last_written()), (1, 1), "it may have");
+        // It has not, and ends, and so does the next one.
+        let ended = first.released().with_written(0);
+        assert_eq!((ended.idle, ended.last_written()), (1, 0));
+        let second = held(&ended, 2, ended.last_written());
+        assert_eq!((since(&second), second.last_written()), (1, 2));
+        // Who comes back, also after it has ended, is told the same.
+        assert_eq!(held(&second, 2, 2), second);
+        let ended = second.released().with_written(0);
+        assert_eq!(held(&ended, 2, 0), second);
+        // Another is behind one that has written, or that nobody knows of.
+        assert_eq!(since(&held(&second, 3, 2)), 3);
+        assert_eq!(since(&held(&second.released(), 3, second.released().last_written())), 3);
+        // What it cannot count it does not claim.
+        let far = WriterRecord::new(u64::MAX, [1; 16], "").with_written(0);
+        assert_eq!((far.idle, since(&far)), (u32::MAX, u64::MAX - u64::from(u32::MAX)));
     }
 
     /// Every step may fail: what is found then is the old record, or the change is not resolved.

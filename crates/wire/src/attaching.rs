@@ -46,6 +46,8 @@ message! {
         verifier: u64,
         /// See [`feature`].
         features: u8 => zero 3,
+        /// Under so many generations before that one nobody has written, one after the other, at least.
+        idle_generations: u32,
     } check |a| a.check()
 }
 

@@ -141,7 +141,7 @@ proptest! {
     fn attached(
         ids: (u32, u32, u32), preferred_bytes: u32, large_block: bool,
         blocks in 0..u64::MAX / 4096, io_blocks in 1..u32::MAX / 4096,
-        identity: [u8; 16], lives: (u64, u64, u64), features in 0..64u8,
+        identity: [u8; 16], lives: (u64, u64, u64), features in 0..64u8, idle_generations: u32,
     ) {
         let block_bytes = if large_block { 4096 } else { 512 };
         comes_back(Message::Attached(Attached {
@@ -150,6 +150,7 @@ proptest! {
             io_bytes_max: io_blocks * block_bytes,
             bytes: blocks * u64::from(block_bytes),
             identity, incarnation: lives.0, writer_generation: lives.1, verifier: lives.2, features,
+            idle_generations,
         }))?;
     }
 

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use thinwire_exports::{Denial, NoEntry, WriteClaim};
+use thinwire_buffer::Pool;
+use thinwire_exports::{Denial, ExportConfig, Exports, ExportsConfig, NoEntry, WriteClaim};
+use thinwire_volume::stores::FileStore;
 use thinwire_volume::testing::MemDisk;
+use thinwire_volume::{WriterRecord, store_writer};
 
 use super::{AT, BYTES, Dialect, claim, door, grant, settle, user};
 
@@ -57,4 +60,40 @@ fn a_writer_goes_on_as_soon_as_its_record_is_durable_again() {
     }
     assert!(exports.admit(1, first.pass).is_ok());
     assert!(is_told, "what waited is to be tried again");
+}
+
+/// What is on record says it also to another life of the node, which knows nothing of who wrote in the one before.
+#[test]
+fn who_has_not_written_is_known_behind_a_restart() {
+    let nobody = WriterRecord { idle: 2, ..WriterRecord::new(5, [0; 16], "") };
+    let held = WriterRecord { idle: 2, ..WriterRecord::new(5, [1; 16], "user 1") };
+    for (record, who, resumes, granted) in [
+        // The last one has ended in order, and has not written.
+        (nobody, 2, None, (6, 2)),
+        (held.released(), 2, None, (6, 0)),
+        // It is not there, and may have.
+        (held, 2, None, (6, 0)),
+        (held, 1, None, (6, 0)),
+        (held, 1, Some(5), (5, 2)),
+    ] {
+        let pool = Pool::new(0);
+        let mut store = FileStore::new(MemDisk::new(BYTES, 512, 1), 512, &pool).unwrap();
+        store_writer(&mut store, record).unwrap();
+        let mut exports = Exports::new(ExportsConfig::default(), 7, &pool);
+        let volume = Box::new(store);
+        exports.add(ExportConfig { name: "disk".into(), volume, read_only: false });
+        let (mut users, user) = (Dialect::default(), user(who));
+        let takes_over = resumes.is_none();
+        let claim = WriteClaim { user: &user, transaction: 1, export: 0, resumes, takes_over };
+        exports.claim(AT, claim).unwrap();
+        settle(&mut exports, &mut users);
+        let (_, told) = users.granted[0];
+        assert_eq!((told.writer_generation, told.idle_generations), granted, "{record:?}");
+        // It is there no more, and has not written either.
+        exports.close(who.into(), told.pass, 5);
+        settle(&mut exports, &mut users);
+        let next = grant(&mut exports, &mut users, 3, false);
+        let more = if resumes.is_some() { 0 } else { told.idle_generations + 1 };
+        assert_eq!(next.idle_generations, more, "{record:?}");
+    }
 }

@@ -88,6 +88,8 @@ pub struct World {
     verifiers: Vec<u64>,
     newest: usize,
     granted_generation: u64,
+    /// Generations under which something was written.
+    written: BTreeSet<u64>,
     /// Syncs fail; and whether other volumes hear of it than the one that is told.
     fails: bool,
     hears: bool,
@@ -106,6 +108,7 @@ pub struct Figures {
     pub letters: u64,
     pub refused: u64,
     pub joined: u64,
+    pub idle: u64,
 }
 
 impl World {
@@ -164,6 +167,7 @@ impl World {
             verifiers: vec![FIRST_VERIFIER],
             newest: 0,
             granted_generation: 0,
+            written: BTreeSet::new(),
             fails,
             hears,
             figures: Figures::default(),
@@ -363,7 +367,30 @@ impl World {
         self.asked.insert(self.number, asked);
         let ticket = IoTicket { session, place: 0, number: self.number };
         let submitted = self.doors[shard].submit(permit, io, ticket, |_| {});
+        if let (Op::Write, Some((_, generation))) = (op, writes) {
+            self.written.insert(generation);
+        }
         submitted.map_err(|kind| format!("{op} refused: {kind:?}"))
+    }
+
+    /// Somebody is told under how many generations before this one nobody has written.
+    fn hear_idle(&mut self, generation: u64, idle: u32) -> Result<(), String> {
+        let since = generation - u64::from(idle);
+        if let Some(written) = self.written.range(since..generation).next() {
+            return Err(format!(
+                "{generation} is granted as idle since {since}, and {written} was written under"
+            ));
+        }
+        let last = self.written.range(..generation).next_back().copied().unwrap_or(0);
+        // Who comes back knows already what it had.
+        if generation > self.granted_generation && since > last + 1 {
+            return Err(format!(
+                "{generation} is granted as idle since {since}, and is since {}",
+                last + 1
+            ));
+        }
+        self.figures.idle += u64::from(idle > 0);
+        Ok(())
     }
 
     /// An I/O has its effect, in any order.
@@ -558,6 +585,7 @@ impl World {
                 continue;
             }
             self.figures.grants += 1;
+            self.hear_idle(granted.writer_generation, granted.idle_generations)?;
             self.granted_generation = self.granted_generation.max(granted.writer_generation);
             for client in self.clients.iter_mut().filter(|client| client.session == session) {
                 client.is_claiming = false;

@@ -69,6 +69,7 @@ pub(crate) fn answer(transaction: u32, incarnation: u64) -> Attached {
         identity: [9; 16],
         incarnation,
         writer_generation: 2,
+        idle_generations: 0,
         verifier: 5,
         features: 0,
     }

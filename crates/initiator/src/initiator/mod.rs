@@ -514,6 +514,7 @@ impl Initiator {
             is_held: self.attachment.content().is_some_and(|a| a.is_held),
             integrity: self.config.integrity,
             writer_generation: self.attachment.content().map_or(0, |a| a.writer_generation),
+            idle_generations: self.attachment.content().map_or(0, |a| a.idle_generations),
             hint: self.hint().map(str::to_owned),
             suite: session.and_then(Session::keys).map(SessionKeys::suite),
             target_session: session.map_or(0, Session::remote_id),

@@ -165,7 +165,7 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use thinwire_volume::stores::NullStore;
-    use thinwire_volume::{ErrorKind, load_writer, store_writer};
+    use thinwire_volume::{ErrorKind, LeafGrant, load_writer, store_writer};
 
     use super::super::unused::UnusedGrants;
     use super::*;
@@ -197,7 +197,7 @@ mod tests {
         let unused = UnusedGrants::new(&dir);
         let held = |generation| HeldLeaf {
             name: "leaf".into(),
-            unused: Some(unused.granted(&[1; 16], "leaf", generation)),
+            unused: Some(unused.granted(&[1; 16], "leaf", LeafGrant::alone(generation))),
         };
         let keeper = || {
             let pool = thinwire_buffer::Pool::new(0);
@@ -227,7 +227,7 @@ mod tests {
         let unused = UnusedGrants::new(&dir);
         let held = |number: u8, generation| HeldLeaf {
             name: format!("leaf {number}"),
-            unused: Some(unused.granted(&[number; 16], "", generation)),
+            unused: Some(unused.granted(&[number; 16], "", LeafGrant::alone(generation))),
         };
         let granted = |generations: [u64; 2]| {
             let read = HeldLeaf { name: "memory".into(), unused: None };

@@ -12,7 +12,8 @@ static REACHED: Reached = Reached::new();
 
 fn record(choices: &mut Choices<'_>) -> WriterRecord {
     let (generation, holder) = (choices.number(), [choices.byte(); 16]);
-    WriterRecord::new(generation, holder, &choices.text(80))
+    let record = WriterRecord::new(generation, holder, &choices.text(80));
+    WriterRecord { idle: choices.number() as u32, ..record }
 }
 
 fn leaves(choices: &mut Choices<'_>) -> Vec<LeafGeneration> {

@@ -38,12 +38,12 @@ impl UnusedGrants {
     /// A leaf with this identity, which the user calls `name`, has just been granted: copies of an image may
     /// have one identity. If it cannot be written down, it counts as used: at worst, somebody is fenced
     /// for nothing. Blocks.
-    pub fn granted(&self, identity: &[u8; 16], name: &str, generation: u64) -> UnusedGrant {
+    pub fn granted(&self, identity: &[u8; 16], name: &str, grant: LeafGrant) -> UnusedGrant {
         let mut hash = Hash::of(identity);
         hash.add(name.as_bytes());
         let path = state_file::path("unused", &hash.value(), &self.0);
         let before = state_file::read(&path).ok().flatten().and_then(|bytes| from_bytes(&bytes));
-        let grant = LeafGrant::behind(before, generation);
+        let grant = grant.behind(before);
         if let Err(error) = state_file::replace(&path, &to_bytes(grant)) {
             tracing::debug!("{}: {error}", path.display());
         }
@@ -120,12 +120,13 @@ mod tests {
     fn grants_in_a_row_are_one_until_one_is_used() {
         let dir = std::env::temp_dir().join(format!("tw-unused-{}", std::process::id()));
         let unused = UnusedGrants::new(&dir);
-        let granted = |generation| unused.granted(&[7; 16], "twp://a/b", generation);
+        let alone = LeafGrant::alone;
+        let granted = |generation| unused.granted(&[7; 16], "twp://a/b", alone(generation));
         assert_eq!(granted(4).grant(), LeafGrant { since: 4, generation: 4 });
         assert_eq!(granted(5).grant(), LeafGrant { since: 4, generation: 5 });
         // Of another leaf nothing is known, nor behind somebody else.
-        assert_eq!(unused.granted(&[8; 16], "twp://a/b", 6).grant().since, 6);
-        assert_eq!(unused.granted(&[7; 16], "twp://a/c", 6).grant().since, 6);
+        assert_eq!(unused.granted(&[8; 16], "twp://a/b", alone(6)).grant().since, 6);
+        assert_eq!(unused.granted(&[7; 16], "twp://a/c", alone(6)).grant().since, 6);
         assert_eq!(granted(7).grant().since, 7);
         // Taken back, and granted again: to this one, or to another first.
         granted(8).take_back().unwrap();

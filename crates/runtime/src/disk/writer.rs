@@ -12,9 +12,11 @@
 //! would else take it for the one that it has written.
 //!
 //! ```text
-//!  0      8            16       32       33     97       104    112           120        128
-//!  | TWW4 | generation | holder | length | name | zeroes | size | incarnation | checksum |  big endian
+//!  0      8            16       32       33     97       100    104    112           120        128
+//!  | TWW4 | generation | holder | length | name | zeroes | idle | size | incarnation | checksum |  big endian
 //! ```
+//!
+//! Idle generations are zero, which says nothing, in what versions have written that know none.
 //!
 //! Records of former versions are understood: `TWW3` with a checksum that takes some changes of two bytes for none
 //! ([`Hash::sum_of`]), `TWW2` without size and incarnation, `TWW1` without a name, too:
@@ -382,6 +384,7 @@ pub(super) fn encode(record: WriterRecord, kept: Kept) -> [u8; BYTES] {
     bytes[16..32].copy_from_slice(&record.holder);
     bytes[32] = name.len() as u8;
     bytes[33..33 + name.len()].copy_from_slice(name);
+    bytes[100..104].copy_from_slice(&record.idle.to_be_bytes());
     bytes[104..112].copy_from_slice(&kept.bytes.to_be_bytes());
     bytes[112..120].copy_from_slice(&kept.incarnation.to_be_bytes());
     let sum = Hash::sum_of(&bytes[..120]);
@@ -417,7 +420,13 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(WriterRecord, Kept)> {
         BYTES_1 => "",
         _ => std::str::from_utf8(fields.get(33..97)?.get(..usize::from(fields[32]))?).ok()?,
     };
-    Some((WriterRecord::new(number(8)?, *fields[16..].first_chunk()?, name), kept))
+    let record = WriterRecord::new(number(8)?, *fields[16..].first_chunk()?, name);
+    // Zero in what versions before this one have written.
+    let idle = fields
+        .get(100..104)
+        .and_then(<[u8]>::first_chunk)
+        .map_or(0, |idle| u32::from_be_bytes(*idle));
+    Some((WriterRecord { idle, ..record }, kept))
 }
 
 #[cfg(test)]

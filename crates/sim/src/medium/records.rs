@@ -48,6 +48,8 @@ pub(super) struct Records {
     keeps: Kept,
     /// Those that became durable by a success that somebody was told of, in order.
     commits: Vec<WriterRecord>,
+    /// How many of them there were when a process read the record last.
+    found: usize,
     /// Those that could not be stored, and those of them whose holder was told so.
     failed: Vec<WriterRecord>,
     denied: Vec<WriterRecord>,
@@ -108,6 +110,7 @@ impl Medium {
         }
         // What a former life could not make durable is the grant now, whoever is refused from here on.
         self.records.failed.retain(|record| *record != self.records.current);
+        self.records.found = self.records.commits.len();
         Ok(self.records.current)
     }
 
@@ -313,6 +316,12 @@ impl MediumHandle {
     /// holder is a grant, heard or not.
     pub fn commits(&self) -> Vec<WriterRecord> {
         self.medium.borrow().records.commits.clone()
+    }
+
+    /// Those of them that whoever has read the record last has made itself.
+    pub fn commits_since_read(&self) -> Vec<WriterRecord> {
+        let records = &self.medium.borrow().records;
+        records.commits[records.found..].to_vec()
     }
 
     /// The last of them: who is on record.

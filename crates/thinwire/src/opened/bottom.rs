@@ -4,7 +4,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 
 use thinwire_runtime::serve::{Awaited, OpenedLeaf};
-use thinwire_volume::{HeldGrant, LeafGrant};
+use thinwire_volume::HeldGrant;
 
 use super::ends;
 use super::failures::Failures;
@@ -110,9 +110,7 @@ impl Bottom {
     /// Under which generations its leaves are held by now, all of them.
     pub fn held(&self) -> Vec<HeldGrant> {
         let of = |leaf: &Leaf| match leaf.granted() {
-            Some((identity, generation)) => {
-                HeldGrant { leaf: identity.identity, grant: LeafGrant::behind(None, generation) }
-            }
+            Some((identity, grant)) => HeldGrant { leaf: identity.identity, grant },
             None => HeldGrant::default(),
         };
         self.gather(|leaf| Some(of(leaf)))

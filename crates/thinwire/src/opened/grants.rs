@@ -1,6 +1,7 @@
 //! What a gateway is granted of its leaves before it has all of them.
 
 use thinwire_runtime::disk::{DiskOptions, UnusedGrant, UnusedGrants};
+use thinwire_volume::LeafGrant;
 
 use super::tree::Leaf;
 use crate::open::VolumeOptions;
@@ -28,12 +29,12 @@ impl Notes {
     }
 
     /// A leaf was granted, for each of its holders, in order. Blocks.
-    pub fn granted(&self, identity: &[u8; 16], leaf: &str, generation: u64) -> Vec<UnusedGrant> {
+    pub fn granted(&self, identity: &[u8; 16], leaf: &str, grant: LeafGrant) -> Vec<UnusedGrant> {
         if self.holders.is_empty() {
-            return vec![self.place.granted(identity, leaf, generation)];
+            return vec![self.place.granted(identity, leaf, grant)];
         }
         let name = |holder| format!("{leaf} for {holder}");
-        let of = |holder| self.place.granted(identity, &name(holder), generation);
+        let of = |holder| self.place.granted(identity, &name(holder), grant);
         self.holders.iter().map(of).collect()
     }
 }
@@ -60,9 +61,9 @@ impl Grants {
         self.unused.resize_with(specs.len(), Vec::new);
         for ((leaf, spec), unused) in leaves.iter().zip(specs).zip(&mut self.unused) {
             if unused.is_empty()
-                && let Some((identity, generation)) = leaf.granted()
+                && let Some((identity, grant)) = leaf.granted()
             {
-                let noted = place.granted(&identity.identity, &spec.to_string(), generation);
+                let noted = place.granted(&identity.identity, &spec.to_string(), grant);
                 if let Leaf::Local(leaf) = leaf {
                     leaf.set_unused(noted.clone());
                 }

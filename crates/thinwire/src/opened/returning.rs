@@ -410,9 +410,10 @@ impl Returning {
         let comer = &mut self.comers[number];
         let Leaf::Remote(leaf) = &leaves[comer.leaf] else { unreachable!("it is attached") };
         (comer.is_unheard, comer.takes_over) = (false, false);
-        if let (Some(place), (identity, generation @ 1..)) = (&self.grants, leaf.granted()) {
+        let (identity, grant) = leaf.granted();
+        if let (Some(place), 1..) = (&self.grants, grant.generation) {
             // Who opens all of this next finds that nobody else has been granted it.
-            let _ = place.granted(&identity.identity, &comer.chain.leaf.to_string(), generation);
+            let _ = place.granted(&identity.identity, &comer.chain.leaf.to_string(), grant);
         }
         let of_leaf: Outcome<Root> = super::build::of_network(&**leaf, ports);
         let leaf = of_leaf.map_err(|failure| ClimbError::Failed(failure.message))?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
 use thinwire_runtime::serve::{Awaited, OpenedLeaf, Tended};
-use thinwire_volume::{HeldLeaves, Identity, Port, Volume};
+use thinwire_volume::{HeldLeaves, Identity, LeafGrant, Port, Volume};
 
 use super::bottom::Bottom;
 use super::build::Build;
@@ -54,15 +54,15 @@ impl Leaf {
         }
     }
 
-    /// Which content it is, and the generation under which it was granted, if it was.
-    pub fn granted(&self) -> Option<(Identity, u64)> {
+    /// Which content it is, and what was granted of that, if it was.
+    pub fn granted(&self) -> Option<(Identity, LeafGrant)> {
         let granted = match self {
             Leaf::Remote(leaf) if !leaf.is_granted() => return None,
             Leaf::Absent(_) => return None,
             Leaf::Remote(leaf) => leaf.granted(),
             Leaf::Local(leaf) => leaf.granted(),
         };
-        Some(granted).filter(|(_, generation)| *generation > 0)
+        Some(granted).filter(|(_, grant)| grant.generation > 0)
     }
 
     pub fn health(&self) -> VolumeHealth {

@@ -96,7 +96,7 @@ fn open(file: &Rc<RefCell<File>>, generations: &[u64]) -> Recorded<Place> {
 fn granted(generations: &[u64]) -> Vec<HeldGrant> {
     let of = |(leaf, &generation): (u8, &u64)| match generation {
         0 => HeldGrant::default(),
-        _ => HeldGrant { leaf: [leaf; 16], grant: LeafGrant::behind(None, generation) },
+        _ => HeldGrant { leaf: [leaf; 16], grant: LeafGrant::alone(generation) },
     };
     (1..).zip(generations).map(of).collect()
 }

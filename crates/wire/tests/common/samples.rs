@@ -94,6 +94,7 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
                 writer_generation: 0xa1a2_a3a4_a5a6_a7a8,
                 verifier: 0x6162_6364_6566_6768,
                 features: feature::DISCARD | feature::BLOCK_STATUS,
+                idle_generations: 0xd1d2_d3d4,
             }),
         ),
         (

@@ -16,7 +16,8 @@ pub(super) fn leaves_bytes(writer: Option<&KeptWriter>) -> usize {
 
 /// Puts it there, with what is to be said among the compatible features.
 pub(super) fn put_writer(image: &mut LabelImage, kept: &KeptWriter) -> u64 {
-    let WriterRecord { generation, holder, name } = &kept.record;
+    // Of a gateway that ends its successor takes for granted that it has written.
+    let WriterRecord { generation, holder, name, idle: _ } = &kept.record;
     let name = name.as_str();
     put(image, 0, HAS_WRITER, &[1]);
     put(image, 0, WRITER_NAME_LENGTH, &[name.len() as u8]);
@@ -62,6 +63,7 @@ pub(super) fn writer(
         generation: u64_of(image, 0, WRITER_GENERATION),
         holder: bytes(image, 0, WRITER_HOLDER),
         name: HolderName::new(name),
+        idle: 0,
     };
     let leaves = if has_leaves { Some(leaves(image, end)?) } else { None };
     Ok(Some(KeptWriter { record, leaves }))

@@ -95,10 +95,10 @@ impl Returning {
     ) -> Result<(), String> {
         let way = match &leaves[leaf] {
             Leaf::Local(local) => {
-                if let (Some(place), (identity, generation @ 1..)) = (&self.grants, local.granted())
-                {
+                let (identity, grant) = local.granted();
+                if let (Some(place), 1..) = (&self.grants, grant.generation) {
                     let name = chain.leaf.to_string();
-                    local.set_unused(place.granted(&identity.identity, &name, generation));
+                    local.set_unused(place.granted(&identity.identity, &name, grant));
                 }
                 let climb = Climb::begin(&self.host, &chain, Box::new(local.volume()));
                 Way::Climbing(Box::new(climb.map_err(|error| error.to_string())?))
