@@ -64,10 +64,10 @@ class Gateways:
                 file.write('[[volume]]\nname = "top"\nkind = "qos"\niops = 1000000\nchildren = ["home"]\n')
         return f"{path}#{'top' if self.kind == 'stripe' and name != 'maker' else 'home'}"
 
-    def gateway(self, link):
+    def gateway(self, link, run=None, others=()):
         volume = self.describe(f"gateway-{link}", self.leg_uris(link))
-        places = ("--state-dir", self.lab.path(f"gateway-state-{link}"), "--run-dir", self.lab.path(f"gateway-run-{link}"))
-        target = Target(self.lab, f"home={volume}", name="middle", over="raw", side="initiator", extra=places, start=False)
+        places = ("--state-dir", self.lab.path(f"gateway-state-{link}"), "--run-dir", self.lab.path(run or f"gateway-run-{link}"))
+        target = Target(self.lab, f"home={volume}", *others, name="middle", over="raw", side="initiator", extra=places, start=False)
         other = target.argv.index(f"eth{3 - link}")
         del target.argv[other - 1:other + 1]
         return target
@@ -169,16 +169,73 @@ def one_stands_still_and_writes_nothing_more(lab):
         started(second)
         now = [gateways.legs.generation(nth) for nth in range(2)]
         check(all(after > before for before, after in zip(held, now)), f"another grant of every leaf: {held}, then {now}")
-        # Whoever is still with the first is told of errors when that goes on: it does not know yet that another one is there.
         until("its initiator is with the other one", 40, lambda: gateways.is_attached(2))
         fio.still_running("the other one goes on")
     finally:
         first.process.kill(signal.SIGCONT)
-    until("the first has heard of it", 30, lambda: "another initiator took this volume over" in first.process.stderr)
+    first.process.wait(30, expect=1)
+    check("another target has taken the place of this one" in first.process.stderr, first.process.stderr)
     fio.finish(120)
     load.verified(lab, disk.nbd, mib=8)
-    first.process.kill(signal.SIGKILL)
     check(disk.status()["state"] == "attached", disk.status())
+    disk.detach(timeout=40)
+    second.stop()
+    check(data_of(gateways.legs.images[0]) == data_of(gateways.legs.images[1]), "the legs are alike")
+
+
+@test(links=2, seconds=120, each={"alone": {"others": ()}, "beside_another_export": {"others": ("spare=memory:1M",)}})
+def one_that_was_replaced_says_nothing(lab, others):
+    """A gateway stands still, and an initiator with it, which has a write on its way there. Another one takes all leaves; then both go on, the first one first. It has been given the write, which
+    the leaves refuse, and says nothing of it: the initiator finds the other one, sends again what is not flushed, and nobody is told of an error. Of the first, log and status say what has happened;
+    it serves its other exports as before, or ends."""
+    gateways = Gateways(lab, "mirror")
+    # As of a copy of that machine, which waits for nobody's lease: who it is goes by the place of its run directory.
+    first, second = [gateways.gateway(link, run="gateway-run", others=others) for link in (1, 2)]
+    first.start(timeout=40)
+    disk = gateways.attach()
+    pid = disk.status()["pid"]
+    check(gateways.call(WRITE, disk, 0, "flushed.", "flush") == "written", "a write")
+    check(gateways.call(WRITE, disk, 4096, "ghost...") == "written", "an unflushed write")
+    late, failed = [], []
+
+    def write():
+        try:
+            late.append(gateways.call(WRITE, disk, 8192, "late....", "flush"))
+        except Failure as failure:
+            failed.append(failure)
+
+    writer = threading.Thread(target=write)
+    first.process.kill(signal.SIGSTOP)
+    try:
+        writer.start()
+        # It has gone out.
+        time.sleep(0.5)
+        os.kill(pid, signal.SIGSTOP)
+        os.rename(lab.path("gateway-run"), lab.path("gateway-run-of-the-first"))
+        second.start(timeout=60)
+    finally:
+        first.process.kill(signal.SIGCONT)
+    try:
+        until("the first has heard of it", 30, lambda: "another target has taken the place of this one" in first.process.stderr)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    writer.join(60)
+    check(late == ["written"] and failed == [], f"what was written meanwhile: {late}, {failed}")
+    for offset, expected in (0, "flushed."), (4096, "ghost..."), (8192, "late...."):
+        check(gateways.call(READ, disk, offset) == expected, f"what is at {offset}")
+    shown = disk.status()
+    check(shown["state"] == "attached", shown)
+    for word in ("export home", "node-", "served here again"):
+        check(word in first.process.stderr, f"the first one tells it, '{word}':\n{first.process.stderr}")
+    if others:
+        told = thinwire(lab, "status", "--json", "--run-dir", lab.path("gateway-run-of-the-first")).stdout
+        (target,) = json.loads(told)["targets"]
+        check(target["fenced"] == ["home"] and [export["name"] for export in target["exports"]] == ["spare"], target)
+        check("home is not served" in thinwire(lab, "status", "--run-dir", lab.path("gateway-run-of-the-first")).stdout, told)
+        first.stop()
+    else:
+        first.process.wait(30, expect=1)
+        check("in all of its exports" in first.process.stderr, first.process.stderr)
     disk.detach(timeout=40)
     second.stop()
     check(data_of(gateways.legs.images[0]) == data_of(gateways.legs.images[1]), "the legs are alike")

@@ -41,7 +41,7 @@ impl Exports {
         self.exports[export].role.branch().expect("asked of a branch")
     }
 
-    fn tell_owner(&mut self, export: usize, word: Word) {
+    pub(crate) fn tell_owner(&mut self, export: usize, word: Word) {
         let owner = self.branch(export).ties.spread.owner;
         self.post(export, owner, word);
     }

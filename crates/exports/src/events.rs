@@ -51,7 +51,11 @@ impl Exports {
     /// What happens to one may happen to others that lie on the same: asks all of them.
     #[cold]
     pub(crate) fn check_all_events(&mut self) {
-        (0..self.exports.len()).for_each(|export| self.check_events(export));
+        for export in 0..self.exports.len() {
+            if !self.is_fenced(export) {
+                self.check_events(export);
+            }
+        }
         self.news &= !VOLUME_NEWS;
     }
 
@@ -75,6 +79,10 @@ impl Exports {
                         // What its owner's has grown by meanwhile was not begun: one at a time is taken on.
                         e.volume.refresh();
                     }
+                }
+                VolumeEvent::Fenced { of } => {
+                    let what = of.as_deref().map(|path| format!("{path}, of which it is made,"));
+                    self.on_fence(export, what.as_deref().unwrap_or("what it is made of"));
                 }
                 VolumeEvent::Leg { .. }
                 | VolumeEvent::BadBlock { .. }

@@ -103,6 +103,8 @@ pub enum DoorCanary {
     WrittenElsewhere,
     /// Each generation counts as written under.
     IdleUntold,
+    /// Who uses an export whose volume was fenced is told that an I/O has failed.
+    FencedTold,
 }
 
 /// A volume to offer.
@@ -126,7 +128,8 @@ pub struct DoorStats {
     pub twins: u64,
 }
 
-/// Whether an export is offered. Each state leads to the next one only.
+/// Whether an export is offered. Each state leads to the next one only, but that any may be fenced that is there, and is
+/// gone then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
     /// Who looks for it finds it.
@@ -139,11 +142,14 @@ pub(crate) enum Presence {
     Synced,
     /// It has been: another may have the place.
     Gone,
+    /// Somebody else has what it is made of (`fenced.rs`): to all who look for it, it is not there, and its volume is
+    /// given nothing any more.
+    Fenced,
 }
 
 impl Presence {
     pub fn is_leaving(self) -> bool {
-        !matches!(self, Presence::There | Presence::Gone)
+        !matches!(self, Presence::There | Presence::Gone | Presence::Fenced)
     }
 }
 
@@ -266,6 +272,8 @@ pub struct Exports {
     pub(crate) stats: DoorStats,
     /// Exports on their way out.
     pub(crate) leaving: usize,
+    /// Those that were fenced, and whose volumes are still here, oldest first.
+    pub(crate) fences: VecDeque<usize>,
     /// By name, those of exports that are gone, the latest last.
     pub(crate) left: VecDeque<(String, LastGrants)>,
     /// To other shards, oldest first.
@@ -323,6 +331,7 @@ impl Exports {
             timed: Timed::new(),
             stats: DoorStats::default(),
             leaving: 0,
+            fences: VecDeque::new(),
             left: VecDeque::new(),
             letters: VecDeque::new(),
             mute: Marks::default(),

@@ -47,6 +47,14 @@ pub(crate) struct PendingIo {
     len: u64,
 }
 
+impl PendingIo {
+    /// Its end in a volume that somebody else has by now.
+    pub fn fenced(&self) -> IoError {
+        let PendingIo { op, offset, len, .. } = *self;
+        IoError { kind: ErrorKind::Fenced, op, offset, len, module: "exports" }
+    }
+}
+
 impl Permit {
     /// The index of the export that it is for: see [`Exports::find`].
     #[inline]
@@ -140,12 +148,16 @@ impl Exports {
             }
         };
         io.token = at as u64;
-        self.to_poll.insert(export);
         on_entry(verifier);
+        if self.is_fenced(export) {
+            // It ends with the others.
+            return Ok(());
+        }
+        self.to_poll.insert(export);
         if fua || op == Op::Flush {
             self.submit_syncing(export, io);
         } else {
-            e.volume.submit(io);
+            self.exports[export].volume.submit(io);
         }
         Ok(())
     }
@@ -168,7 +180,11 @@ impl Exports {
     /// A descriptor of a volume is readable, or something has happened to one: the next poll polls all of
     /// them, also those that have nothing outstanding, since it stays readable until then.
     pub fn disk_ready(&mut self) {
-        (0..self.exports.len()).for_each(|export| self.to_poll.insert(export));
+        for export in 0..self.exports.len() {
+            if !self.is_fenced(export) {
+                self.to_poll.insert(export);
+            }
+        }
     }
 
     /// Takes what the volumes have completed: `deliver` is called for each I/O with its ticket, what
@@ -296,6 +312,9 @@ impl Exports {
 
     /// Flushes that came while one was running are served by one new flush together.
     fn start_waiting_flush(&mut self, export: usize, mut riders: Vec<u64>) {
+        if self.is_fenced(export) {
+            return;
+        }
         let e = &mut self.exports[export];
         std::mem::swap(&mut e.flush_waiting, &mut riders);
         e.flush_running = !riders.is_empty();
@@ -331,7 +350,27 @@ impl Exports {
             let error = IoError { kind: ErrorKind::Io, op, offset, len, module: "exports" };
             completion.result = Err(error);
         }
+        if completion.result.is_err() || self.is_fenced(export) {
+            self.look_at_failure(export, io, completion);
+        }
         deliver(io.ticket, io.op, verifier, completion);
+    }
+
+    /// What was fenced answers nobody: what comes out of it, if anything, is of no use to anybody any more.
+    #[cold]
+    fn look_at_failure(&mut self, export: usize, io: &PendingIo, completion: &mut Completion) {
+        if let Err(error) = completion.result {
+            self.on_fenced_io(export, &error);
+        }
+        if self.is_fenced(export) {
+            completion.result = Err(io.fenced());
+            (completion.data, completion.extents) = Default::default();
+        } else if self.config.canary == DoorCanary::FencedTold
+            && let Err(error) = &mut completion.result
+            && error.kind == ErrorKind::Fenced
+        {
+            error.kind = ErrorKind::Io;
+        }
     }
 
     #[inline]
@@ -369,6 +408,12 @@ impl Exports {
             return false;
         }
         let export = (token & !(RECORD_TOKEN | SYNC_TOKEN)) as usize;
+        if let Err(error) = completion.result {
+            self.on_fenced_io(export, &error);
+        }
+        if self.is_fenced(export) {
+            return false;
+        }
         self.on_sync_ended(export, completion.result);
         self.mute.contains(export)
     }

@@ -4,8 +4,7 @@
 //! recorded, as when a node ends in order; then the volume is synced once, and [`Exports::take_gone`] gives it out. Its
 //! place is kept, since others are known by theirs, and is the next one's.
 
-use thinwire_volume::stores::MemoryStore;
-use thinwire_volume::{Completion, Identity, Io, Op, Volume};
+use thinwire_volume::{Completion, Io, Op, Volume};
 
 use crate::exports::{DoorCanary, Export, Exports, LEFT_KEPT, LastGrants, Presence};
 use crate::record::{RECORD_TOKEN, RecordState};
@@ -52,28 +51,13 @@ impl Exports {
             return None;
         }
         let export = self.exports.iter().position(|e| self.may_go(e))?;
-        let nothing = MemoryStore::new(512, 512, Identity::default(), &self.pool);
-        let e = &mut self.exports[export];
-        e.presence = Presence::Gone;
-        let volume = std::mem::replace(&mut e.volume, Box::new(nothing));
-        e.events = e.volume.events();
-        for member in e.holder.take().into_iter().flat_map(|holder| holder.members) {
-            self.held.remove(&(member.session, export));
-        }
-        let e = &mut self.exports[export];
-        let (name, granted) = (std::mem::take(&mut e.name), std::mem::take(&mut e.granted));
-        self.keep_grants(&name, granted);
-        for marks in [&mut self.to_poll, &mut self.unresolved, &mut self.to_tell] {
-            marks.remove(export);
-        }
-        self.timed.remove(export);
         self.leaving -= 1;
-        Some((name, volume))
+        Some(self.vacate(export))
     }
 
     /// An attach that comes late outlives the export that it is for: when that is back, who has it must not be fenced by
     /// a former self. It may be back already, as another volume.
-    fn keep_grants(&mut self, name: &str, granted: LastGrants) {
+    pub(crate) fn keep_grants(&mut self, name: &str, granted: LastGrants) {
         if let Some(export) = self.find(name) {
             self.exports[export].remember(granted);
         } else if !granted.is_empty() {

@@ -25,7 +25,7 @@
 //! * `ios.rs`: I/Os in the volumes, flushes together, doubtful durability
 //! * `timed.rs`: time for volumes that wait for it
 //! * `marks.rs`: which of many exports have something to be done
-//! * `leaving.rs`: exports that are taken away
+//! * `leaving.rs`: exports that are taken away; `fenced.rs`: those that somebody else serves by now
 //! * `spread.rs`, `owner.rs`, `branch.rs`: one export on several shards
 //!
 //! An I/O without a permit does not compile, and nobody else makes one:
@@ -54,6 +54,7 @@ mod claims;
 mod dialect;
 mod events;
 mod exports;
+mod fenced;
 mod holder;
 mod ios;
 mod leaving;

@@ -178,8 +178,9 @@ impl Exports {
     /// One at a time: of two together one may be told of what the other has lost, and the other not. Who comes
     /// while one runs waits for the next (rule 13).
     fn start_sync(&mut self, export: usize) {
+        let is_fenced = self.is_fenced(export);
         let owner = self.owner(export);
-        if owner.is_syncing || owner.waiting.is_empty() {
+        if owner.is_syncing || owner.waiting.is_empty() || is_fenced {
             return;
         }
         owner.is_syncing = true;

@@ -65,7 +65,7 @@ impl Passes {
     }
 
     /// A live pass ends.
-    fn end(&mut self, at: usize) {
+    pub fn end(&mut self, at: usize) {
         let pass = &mut self.places[at];
         pass.live = false;
         self.by_session.remove(&(pass.session, at));

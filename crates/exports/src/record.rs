@@ -107,8 +107,10 @@ impl Exports {
     fn submit_record(&mut self, export: usize, io: Io) {
         // Nobody else would have it polled.
         (self.started, self.goes_on) = (true, true);
-        self.to_poll.insert(export);
-        self.exports[export].volume.submit(io);
+        if !self.is_fenced(export) {
+            self.to_poll.insert(export);
+            self.exports[export].volume.submit(io);
+        }
     }
 
     /// Begins to make `new` the record in force: [`Export::changed`](crate::exports::Export::changed)
@@ -136,6 +138,12 @@ impl Exports {
             self.to_tell.insert(export);
         }
         let written = self.written(export);
+        if let Err(error) = completion.result {
+            self.on_fenced_io(export, &error);
+        }
+        if self.is_fenced(export) {
+            return;
+        }
         let e = &mut self.exports[export];
         let result = completion.result;
         let (mut next, mut note) = (None, None);

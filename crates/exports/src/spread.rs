@@ -109,6 +109,9 @@ pub(crate) enum Word {
     Heeded { edition: u64 },
     /// It has grown.
     Grown,
+
+    /// Either is told: what the volume of the other is made of was granted to somebody else, and nobody is answered any more.
+    Silent,
 }
 
 /// Whom a grant fences: whoever wrote before.
@@ -148,6 +151,12 @@ pub(crate) struct Ties {
 impl Ties {
     pub fn new(spread: SpreadConfig) -> Self {
         Ties { spread, edition: 0, next: None, kept: Vec::new(), delayed: Vec::new() }
+    }
+
+    /// Nobody is answered any more.
+    pub fn give_up(&mut self) {
+        self.kept.clear();
+        self.delayed.clear();
     }
 }
 
@@ -201,12 +210,17 @@ impl Role {
         }
     }
 
-    fn ties_mut(&mut self) -> &mut Ties {
+    /// None of a plain one, which is tied to no other shard.
+    pub fn ties_mut(&mut self) -> Option<&mut Ties> {
         match self {
-            Role::Plain => unreachable!("a plain export is tied to no other shard"),
-            Role::Owner(owner) => &mut owner.ties,
-            Role::Branch(branch) => &mut branch.ties,
+            Role::Plain => None,
+            Role::Owner(owner) => Some(&mut owner.ties),
+            Role::Branch(branch) => Some(&mut branch.ties),
         }
+    }
+
+    fn tied(&mut self) -> &mut Ties {
+        self.ties_mut().expect("other shards have it, too")
     }
 
     pub fn spread(&self) -> Option<&SpreadConfig> {
@@ -254,8 +268,14 @@ impl Exports {
             debug_assert!(false, "no export has the number {number}");
             return;
         };
+        if self.is_fenced(export) {
+            return;
+        }
         self.started = true;
         self.to_tell.insert(export);
+        if word == Word::Silent {
+            return self.on_fence(export, "what it is made of");
+        }
         match self.exports[export].role {
             Role::Owner(_) => self.on_branch_word(now, export, from, word),
             _ => self.on_owner_word(now, export, word, users),
@@ -301,7 +321,7 @@ impl Exports {
         // What has been written is synced then by the owner, as by a flush.
         io.flags.fua = false;
         if self.mute.contains(export) {
-            return self.exports[export].role.ties_mut().delayed.push(io);
+            return self.exports[export].role.tied().delayed.push(io);
         }
         self.exports[export].volume.submit(io);
     }
@@ -323,7 +343,7 @@ impl Exports {
     /// again.
     pub(crate) fn end_io(&mut self, export: usize, completion: Completion) {
         if self.mute.contains(export) {
-            return self.exports[export].role.ties_mut().kept.push(completion);
+            return self.exports[export].role.tied().kept.push(completion);
         }
         self.ended.push((export, completion));
         self.news |= SPREAD_NEWS;
@@ -355,10 +375,13 @@ impl Exports {
 
     /// The verifier that tells of all that was lost is in force.
     pub(crate) fn answer_again(&mut self, export: usize) {
+        if self.is_fenced(export) {
+            return;
+        }
         self.mute.remove(export);
         self.hold_writers(export);
         let e = &mut self.exports[export];
-        let ties = e.role.ties_mut();
+        let ties = e.role.tied();
         // Their memory is kept for the next time.
         self.ended.extend(ties.kept.drain(..).map(|completion| (export, completion)));
         for io in ties.delayed.drain(..) {

@@ -15,6 +15,8 @@ use thinwire_volume::{
 
 #[path = "door/crowd.rs"]
 mod crowd;
+#[path = "door/fenced.rs"]
+mod fenced;
 #[path = "door/growth.rs"]
 mod growth;
 #[path = "door/leaving.rs"]

@@ -2,6 +2,8 @@
 
 use thinwire_exports::DoorCanary;
 
+#[path = "spread/fenced.rs"]
+mod fenced;
 #[path = "spread/members.rs"]
 mod members;
 #[path = "spread/pair.rs"]

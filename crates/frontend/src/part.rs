@@ -201,7 +201,7 @@ impl FacePart {
                 event.news_of_sums().map(|news| (Gravity::Warning, news))
             }
             // The disk tells of itself, and the attachment.
-            VolumeEvent::Shrunk | VolumeEvent::Stale => None,
+            VolumeEvent::Shrunk | VolumeEvent::Stale | VolumeEvent::Fenced { .. } => None,
         }));
         true
     }

@@ -57,6 +57,7 @@ impl Growth {
                     VolumeEvent::Shrunk => has_shrunk = true,
                     VolumeEvent::Stale => is_stale = true,
                     VolumeEvent::Leg { .. }
+                    | VolumeEvent::Fenced { .. }
                     | VolumeEvent::BadBlock { .. }
                     | VolumeEvent::Unverified { .. } => legs.push(event),
                     VolumeEvent::Unreachable { bytes } => {

@@ -37,6 +37,8 @@ pub enum DropReason {
     Insecure,
     /// With a key that this side does not know.
     UnknownKey,
+    /// Of an export that was fenced: another target serves it.
+    Fenced,
     /// More of this than there is room for.
     Overload,
     /// More waits for the peer of the session than an honest one can bring about: the session ends.
@@ -44,7 +46,7 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    const OWN: [(DropReason, &'static str); 17] = [
+    const OWN: [(DropReason, &'static str); 18] = [
         (DropReason::UnknownSession, "unknown-session"),
         (DropReason::Epoch, "epoch"),
         (DropReason::Path, "path"),
@@ -60,6 +62,7 @@ impl DropReason {
         (DropReason::OtherNode, "other-node"),
         (DropReason::Insecure, "insecure"),
         (DropReason::UnknownKey, "unknown-key"),
+        (DropReason::Fenced, "fenced"),
         (DropReason::Overload, "overload"),
         (DropReason::Overrun, "overrun"),
     ];

@@ -36,6 +36,8 @@ pub struct ShardReport {
     pub leaves: Vec<LeafReport>,
     /// Exports that were taken away, and have something under way.
     pub leaving: Vec<String>,
+    /// Exports of which somebody else has what they are made of: nobody is served any more.
+    pub fenced: Vec<String>,
     /// Those with files or devices of this machine, by name, and whether all I/O on these is direct.
     pub direct: Vec<(String, bool)>,
     /// Sessions in use, at most [`SESSIONS_TOLD_MAX`].

@@ -16,7 +16,7 @@ use thinwire_initiator::Initiator;
 use thinwire_link::Link;
 use thinwire_node::{Lane, PartId};
 use thinwire_target::{
-    ExportConfig, SESSION_NUMBER, SpreadConfig, Target, TargetConfig, session_lane,
+    ExportConfig, FencedExport, SESSION_NUMBER, SpreadConfig, Target, TargetConfig, session_lane,
 };
 
 use crate::clock::{entropy, entropy_bytes};
@@ -51,12 +51,23 @@ pub struct OpenedExport {
     pub awaited: Option<Awaited>,
     /// Called after each turn: goes on with what is below it and neither in the volume nor a part. `None` if there is nothing such.
     pub tend: Option<Box<dyn FnMut() -> Tended>>,
-    /// Called once nobody is served any more, with whether anybody could be: ends what it stands on.
-    pub end: Option<Box<dyn FnOnce(bool)>>,
+    /// Called once nobody is served any more: ends what it stands on.
+    pub end: Option<Box<dyn FnOnce(ExportEnd)>>,
     /// Does what is asked of volumes that it is made of ([`Inquiry::errand`]); one on each shard.
     pub clerk: Option<Box<dyn Clerk>>,
     /// See [`Target::set_weight`].
     pub weight: u16,
+}
+
+/// How an export ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportEnd {
+    /// Nobody could be served.
+    Unused,
+    /// In order: what it stands on is to be made durable, and let go of.
+    Orderly,
+    /// Somebody else has what it stands on: that is to be let go of at once, without a last write.
+    Fenced,
 }
 
 /// What [`OpenedExport::tend`] has changed.
@@ -96,7 +107,7 @@ impl OpenedExport {
     pub fn discard(self) {
         drop(self.config);
         if let Some(end) = self.end {
-            end(false);
+            end(ExportEnd::Unused);
         }
     }
 }
@@ -142,6 +153,8 @@ pub struct TargetShard {
     prepared: Vec<OpenedExport>,
     /// Exports that a reload has taken away, and whose volumes are still there.
     leaving: Vec<Shown>,
+    /// Names of those of which somebody else has what they stood on.
+    fenced: Vec<String>,
     /// This thread's ring, for disks that are opened when none can be made any more.
     _ring: Option<HeldRing>,
     /// Some export has to be tended.
@@ -161,7 +174,7 @@ struct Shown {
     direct: Option<bool>,
     awaited: Option<Awaited>,
     tend: Option<Box<dyn FnMut() -> Tended>>,
-    end: Option<Box<dyn FnOnce(bool)>>,
+    end: Option<Box<dyn FnOnce(ExportEnd)>>,
 }
 
 impl TargetShard {
@@ -202,6 +215,7 @@ impl TargetShard {
             exports: Vec::new(),
             prepared: Vec::new(),
             leaving: Vec::new(),
+            fenced: Vec::new(),
             _ring: None,
             is_tended: false,
             clerk: None,
@@ -348,6 +362,12 @@ impl TargetShard {
             if !self.leaving.is_empty() {
                 self.let_go_of_gone();
             }
+            if self.target().has_fenced() {
+                self.let_go_of_fenced();
+            }
+            if self.target().serves_nobody() {
+                return Ok(STOP);
+            }
             if self.is_tended {
                 self.tend();
             }
@@ -402,9 +422,26 @@ impl TargetShard {
             let at = self.leaving.iter().position(|shown| shown.name == name);
             let shown = self.leaving.remove(at.expect("it was taken away"));
             if let Some(end) = shown.end {
-                end(true);
+                end(ExportEnd::Orderly);
             }
             tracing::info!("export {name} is closed");
+        }
+    }
+
+    /// Lets go, at once, of what exports stood on that somebody else has by now.
+    #[cold]
+    fn let_go_of_fenced(&mut self) {
+        loop {
+            let fenced = self.shard.borrow_mut().get_mut(self.target).take_fenced();
+            let Some(FencedExport { name, volume }) = fenced else { return };
+            // With it go its ports, so that nothing of what it has asked for comes back, and its files.
+            drop(volume);
+            self.leaves.retain(|(of, _)| *of != name);
+            let at = self.exports.iter().position(|shown| shown.name == name);
+            if let Some(end) = at.and_then(|at| self.exports.remove(at).end) {
+                end(ExportEnd::Fenced);
+            }
+            self.fenced.push(name);
         }
     }
 
@@ -435,6 +472,7 @@ impl TargetShard {
             leaves: self.leaves.iter().filter_map(leaf).collect(),
             direct: self.exports.iter().filter_map(|e| Some((e.name.clone(), e.direct?))).collect(),
             leaving: target.leaving().map(str::to_owned).collect(),
+            fenced: self.fenced.clone(),
             sessions: target.first_sessions(SESSIONS_TOLD_MAX),
             session_count: target.session_count(),
             links: self.links.iter().map(link).collect(),
@@ -528,7 +566,7 @@ mod tests {
             let (path, all, seen) = (path.clone(), paths.clone(), seen.clone());
             let awaited: Awaited =
                 Box::new(move |has_more| has_more.then(|| path.clone()).into_iter().collect());
-            let end = move |_| seen.borrow_mut().push(named(&all));
+            let end = move |_: ExportEnd| seen.borrow_mut().push(named(&all));
             let export = OpenedExport::new(config, Some(bell.as_raw_fd()));
             let export =
                 OpenedExport { awaited: Some(awaited), end: Some(Box::new(end)), ..export };

@@ -19,7 +19,7 @@ use thinwire_link::{Link, LinkStats, Outgoing, ShardSteering, Sources};
 use thinwire_runtime::blocking::{Blocking, RemoteOpenError};
 use thinwire_runtime::inquiry::Inquiry;
 use thinwire_runtime::lookup::discover;
-use thinwire_runtime::serve::{OpenedExport, TargetShard};
+use thinwire_runtime::serve::{ExportEnd, OpenedExport, TargetShard};
 use thinwire_runtime::shard::SharedShard;
 use thinwire_runtime::shards::{Offered, Provider};
 use thinwire_target::{ExportConfig, RecordReport};
@@ -86,10 +86,10 @@ impl Provider for Memory {
             let is_bad = self.bad == Some(Bad::Descriptor(number));
             let fd = is_bad.then(|| self.file.as_raw_fd());
             let (let_go, shard) = (self.let_go.clone(), shard.clone());
-            let end = move |was_served| {
+            let end = move |how| {
                 // The end of an attachment takes turns.
                 let _ = shard.borrow_mut().turn(Some(Duration::ZERO));
-                let _ = let_go.send((number, was_served));
+                let _ = let_go.send((number, how == ExportEnd::Orderly));
             };
             Ok(OpenedExport { end: Some(Box::new(end)), ..OpenedExport::new(config, fd) })
         };

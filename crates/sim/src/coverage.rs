@@ -195,6 +195,8 @@ coverage! {
     tree_clients,
     /// Leaves that somebody took away from a gateway.
     leaves_fenced,
+    /// Exports of gateways that another had the leaves of, and of which nothing was said any more.
+    fell_silent,
     /// Leaves that somebody wrote while their gateway was down.
     leaves_written,
     /// Times a gateway fenced whoever was the writer, since somebody else had been granted a leaf.

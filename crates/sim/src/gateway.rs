@@ -7,11 +7,13 @@ use thinwire_initiator::{Initiator, InitiatorConfig, TargetName};
 use thinwire_link::rng::Rng;
 use thinwire_node::{Lane, PartId};
 use thinwire_proto::Time;
-use thinwire_volume::Volume;
+use thinwire_target::Target;
+use thinwire_volume::{ErrorKind, Volume};
 
 use crate::coverage::Coverage;
 use crate::export::Export;
 use crate::keys::{Holder, entropy};
+use crate::medium::MediumHandle;
 use crate::server::{Served, Server, ServerShard, harvest_drops};
 use crate::tree::TreeLeaf;
 
@@ -64,7 +66,7 @@ impl LeafView<'_> {
         let stats = self.initiator.report(Time::ZERO).stats;
         coverage.leaf_replayed += stats.replayed;
         coverage.leaf_replay_failures += stats.replay_failures;
-        coverage.leaves_fenced += u64::from(self.initiator.failure().is_some());
+        coverage.leaves_fenced += u64::from(self.initiator.failure() == Some(ErrorKind::Fenced));
         harvest_drops(&stats.drops, coverage);
     }
 }
@@ -194,6 +196,42 @@ impl Server {
         }
         let is_over = self.stop_by.is_none_or(|by| by <= now);
         is_over || self.leaves().all(|leaf| leaf.initiator.is_closed())
+    }
+}
+
+/// What has become of a server's exports since the last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fenced {
+    /// They are there as before.
+    None,
+    /// Some are not, of which somebody else has what they stand on.
+    Some,
+    /// None is left: the process ends, as the command does.
+    All,
+}
+
+impl Server {
+    /// Lets go at once of what fenced exports stand on, as the runtime does.
+    pub(crate) fn let_go_of_fenced(&mut self, me: usize, exports: &mut [Export]) -> Fenced {
+        let mut found = Fenced::None;
+        for shard in &mut self.shards {
+            while let Some(fenced) = shard.target_mut().and_then(Target::take_fenced) {
+                found = Fenced::Some;
+                // With it go its ports and its disks.
+                drop(fenced.volume);
+                let is_it = |e: &Export| e.server == me && e.name == fenced.name;
+                let number = exports.iter().position(is_it).expect("an export of this server");
+                exports[number].upheavals += 1;
+                exports[number].own_media().for_each(MediumHandle::kill);
+                let Some(Served { node, leaves, .. }) = &mut shard.served else { continue };
+                for hand in leaves.iter().filter(|hand| hand.place.0 == number) {
+                    node.get_mut(hand.initiator).expect("it is never removed").abort();
+                }
+                shard.machine.dirty = true;
+            }
+        }
+        let is_left = self.targets().any(|target| target.exports().len() > 0);
+        if found != Fenced::None && !is_left { Fenced::All } else { found }
     }
 }
 

@@ -37,12 +37,12 @@ pub struct Spreading {
 impl Server {
     /// A process begins: perhaps with other shards.
     pub(crate) fn deal_shards(&mut self, seed: u64) {
+        self.mail.restart(Rng::new(seed ^ SPREAD));
         let Some(spreading) = &mut self.spreading else { return };
         if spreading.dice.chance(spreading.reshards) {
             let count = spreading.dice.between(1, SHARDS_MAX) as usize;
             self.set_shards(count);
         }
-        self.mail.restart(Rng::new(seed ^ SPREAD));
     }
 
     /// Offers an export, the one of this number of the server, on all of the first `count` shards.

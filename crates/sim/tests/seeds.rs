@@ -327,6 +327,12 @@ fn canary_of_a_gateway_that_believes_a_note_to_be_gone_is_found() {
     found_in_trees(Canary::NotesUnsynced, 3000);
 }
 
+/// Somebody takes a leaf away while clients are with the gateway.
+#[test]
+fn canary_of_a_fenced_gateway_that_tells_of_errors_is_found() {
+    found_in_trees(Canary::Door(target::DoorCanary::FencedTold), 2000);
+}
+
 #[test]
 fn canary_that_looks_at_losses_behind_its_answers_is_found() {
     found_in_trees(Canary::Door(target::DoorCanary::VerifierAfterAnswer), 25_000);

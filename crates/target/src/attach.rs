@@ -60,6 +60,13 @@ impl House {
                 );
                 return refuse(peer, transaction, Status::WrongShard, 0, text);
             }
+            if self.exports.open_count(session) == 0
+                && self.silent.iter().any(|name| name == attach.export)
+            {
+                // Whoever serves it by now is looked for again; one that uses others here is told, and they go on.
+                peer.ended = true;
+                return;
+            }
             return no_such_export(peer, &self.config.node, attach);
         };
         let has = |flag| attach.flags & flag != 0;

@@ -22,6 +22,14 @@ impl Target {
     /// If there is no export of this name, or other shards have it, too.
     pub fn remove_export(&mut self, name: &str) -> usize {
         let export = self.house.exports.find(name).expect("an export of this target");
+        let ended = self.end_sessions_of(export, name);
+        self.offered_names.retain(|offered| offered != name);
+        self.house.exports.leave(export);
+        ended
+    }
+
+    /// Ends the sessions that have an export open, or wait for it; how many.
+    pub(crate) fn end_sessions_of(&mut self, export: usize, name: &str) -> usize {
         let mut ended = 0;
         for index in 0..self.peers.len() {
             let Some(peer) = self.peers[index].as_deref() else { continue };
@@ -31,10 +39,7 @@ impl Target {
                 ended += 1;
             }
         }
-        ended += self.remove_from_guests(export);
-        self.offered_names.retain(|offered| offered != name);
-        self.house.exports.leave(export);
-        ended
+        ended + self.remove_from_guests(export)
     }
 
     /// There is an export of this name on this shard.

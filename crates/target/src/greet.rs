@@ -107,6 +107,9 @@ impl Target {
         if !hello.node.is_empty() && hello.node != self.house.config.node {
             return Err(DropReason::OtherNode);
         }
+        if self.is_silent_of(hello.export) {
+            return Err(DropReason::Fenced);
+        }
         let (nonce, session) = (hello.nonce, hello.session);
         let asker = Asker { link, to: from, nonce, session, keyed: None };
         // Before anything that costs more than two hashes: this may be one of many that are forged.
@@ -142,6 +145,9 @@ impl Target {
         asker: Asker,
     ) -> Result<(), DropReason> {
         let (link, from) = (asker.link, asker.to);
+        if self.is_silent_of(hello.export) {
+            return Err(DropReason::Fenced);
+        }
         if hello.initiator == [0; 16] {
             let text = "an initiator must have an identity, and zeroes are none";
             self.refuse(asker, Status::Invalid, text);
@@ -427,6 +433,9 @@ impl Target {
     ) -> Result<(), DropReason> {
         if !discover.node.is_empty() && discover.node != self.house.config.node {
             return Err(DropReason::OtherNode);
+        }
+        if self.is_silent() {
+            return Err(DropReason::Fenced);
         }
         // So many at once are a flood, which must not keep an honest question from its answer.
         let spread_ms =

@@ -63,6 +63,8 @@ pub(crate) struct House {
     pub owners: Vec<Option<Owner>>,
     /// Of the session that was opened last.
     pub session_number: u64,
+    /// Names of exports that were fenced, of all shards: nothing is said of them.
+    pub silent: Vec<String>,
     /// Other protocols in front of the door.
     pub guests: Guests,
     /// By place: which of their sessions has it.

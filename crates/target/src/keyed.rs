@@ -104,6 +104,9 @@ impl Target {
         if !hello.node.is_empty() && hello.node != self.house.config.node {
             return Err(DropReason::OtherNode);
         }
+        if self.is_silent() {
+            return Err(DropReason::Fenced);
+        }
         let asker =
             Asker { link, to: rx.from, nonce: hello.nonce, session: hello.session, keyed: None };
         // Before anything that costs more than two hashes: this may be one of many that are forged.

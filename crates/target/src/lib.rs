@@ -18,7 +18,7 @@
 //! * `keys.rs`: who may greet; `access.rs`: who may open what; `keyed.rs`: greetings with a key
 //! * `limits.rs`: what its initiators may have, by key and by address
 //! * `checked.rs`: whose data is checked end to end
-//! * `change.rs`: limits, and exports that come and go
+//! * `change.rs`: limits, and exports that come and go; `silent.rs`: those that another target serves by now
 //! * `bounds.rs`: what its memory is bounded by
 //! * `guests.rs`: other protocols in front of the same door
 //! * `shards.rs`: what one shard knows of the others
@@ -50,6 +50,7 @@ mod report;
 mod requests;
 mod room;
 mod shards;
+mod silent;
 mod slots;
 mod target;
 mod together;
@@ -61,6 +62,7 @@ pub use house::TargetStats;
 pub use keys::{Principal, TargetKeys};
 pub use limits::{Limit, LimitCounts, Limits};
 pub use report::{KeyReport, SessionReport};
+pub use silent::FencedExport;
 pub use target::Target;
 pub use thinwire_exports::{
     Dialect, DoorCanary, DoorLetter, ExportConfig, ExportReport, RecordReport, SpreadConfig,

@@ -21,9 +21,11 @@ impl Part for Target {
             PartEvent::Readable | PartEvent::Below => self.disk_ready(),
             PartEvent::Letter { link, frame } => self.on_forward(now, link, frame),
             PartEvent::Parcel(content) => {
-                let letter =
-                    content.downcast().expect("targets send one another letters of the door");
-                self.on_door_letter(now, *letter);
+                if let Err(content) = self.on_silence(content) {
+                    let letter =
+                        content.downcast().expect("targets send one another letters of the door");
+                    self.on_door_letter(now, *letter);
+                }
             }
         }
     }
@@ -47,6 +49,7 @@ impl Part for Target {
             };
             let parcels = std::iter::from_fn(|| self.next_door_letter()).map(parcel);
             turn.effects.extend(parcels);
+            turn.effects.extend(std::iter::from_fn(|| self.take_silence()));
             let note = |text| Effect::Note(Gravity::Warning, text);
             let notes = std::iter::from_fn(|| self.take_note()).map(note);
             turn.effects.extend(notes);

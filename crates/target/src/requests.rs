@@ -37,8 +37,8 @@ pub(crate) fn status_of(kind: ErrorKind) -> Status {
     }
 }
 
-/// What a volume says of itself. That another target has fenced this one, or is stopping, is no word to
-/// our initiators: they are the writers on record here, and would end for good.
+/// What a volume says of itself. That a target below is stopping is no word to our initiators: they are the writers on
+/// record here, and would end for good. Nor is that it has fenced this one, of which nothing is said at all.
 fn status_of_volume(kind: ErrorKind) -> Status {
     match status_of(kind) {
         Status::Fenced | Status::ShuttingDown => Status::Io,
@@ -198,6 +198,10 @@ impl House {
             let place = mark.place();
             in_store[place] -= 1;
             fair.end(*now, mark, true);
+            if is_fenced(completion) {
+                // Nobody hears of it: the session ends, in this turn.
+                return;
+            }
             let Some(peer) = peers.get_mut(place).and_then(|p| p.as_deref_mut()) else {
                 return tell_done(guests, *now, ticket, op, verifier, completion);
             };
@@ -206,6 +210,12 @@ impl House {
             }
         });
     }
+}
+
+/// Another target has what the volume is made of.
+#[inline]
+fn is_fenced(completion: &Completion) -> bool {
+    matches!(completion.result, Err(error) if error.kind == ErrorKind::Fenced)
 }
 
 /// Data comes with a request of that operation.

@@ -20,8 +20,10 @@ impl Target {
     /// each with the shard that has it. Without this there are no others. Before the first frame, and when exports have
     /// come or gone.
     pub fn set_all_exports(&mut self, all: &[(String, u8)]) {
+        let silent = &self.house.silent;
+        let all: Vec<_> = all.iter().filter(|(name, _)| !silent.contains(name)).collect();
         self.offered_names = all.iter().map(|(name, _)| name.clone()).collect();
-        let others = all.iter().filter(|(_, shard)| *shard != self.shard);
+        let others = all.into_iter().filter(|(_, shard)| *shard != self.shard);
         self.house.elsewhere = others.cloned().collect();
     }
 

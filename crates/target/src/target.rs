@@ -19,6 +19,7 @@ use crate::greet::{PendingOffer, Promise, SESSION_NUMBER, UNCONFIRMED, session_l
 use crate::house::{House, Owner};
 use crate::limits::Greetings;
 use crate::peer::Peer;
+use crate::silent::FencedExport;
 use crate::slots::REQUEST_BYTES_MAX;
 use crate::{TargetCanary, TargetConfig, TargetStats};
 
@@ -60,6 +61,10 @@ pub struct Target {
     pub(crate) first_to_send: usize,
     housekeeping_at: Time,
     pub(crate) stopping: bool,
+    /// Exports that were fenced, until the driver has them.
+    pub(crate) fenced: VecDeque<FencedExport>,
+    /// Shards that are to be told of them, and their names.
+    pub(crate) silences: VecDeque<(u8, String)>,
 }
 
 impl Target {
@@ -117,6 +122,7 @@ impl Target {
                 next_epoch,
                 session_number: 0,
                 guests: Vec::new(),
+                silent: Vec::new(),
                 seats: Vec::new(),
             },
             peers: Vec::new(),
@@ -133,12 +139,15 @@ impl Target {
             first_to_send: 0,
             housekeeping_at: Time::ZERO,
             stopping: false,
+            fenced: VecDeque::new(),
+            silences: VecDeque::new(),
         }
     }
 
     /// Offers a volume. Names are unique: the caller has checked.
     pub fn add_export(&mut self, config: ExportConfig) {
         self.offered_names.push(config.name.clone());
+        self.house.silent.retain(|name| *name != config.name);
         let export = self.house.exports.add(config);
         self.house.fair.add_line(export);
     }
@@ -427,6 +436,9 @@ impl Target {
         }
         self.settle_exports(now);
         self.release_held();
+        if self.house.exports.has_fenced() {
+            self.fall_silent();
+        }
         if std::mem::take(&mut self.house.room_changed) {
             self.share_room();
         }
@@ -555,7 +567,8 @@ impl Target {
     #[inline]
     pub(crate) fn has_effects(&self) -> bool {
         let exports = &self.house.exports;
-        !self.forwards.is_empty() || exports.has_notes() || exports.has_letters()
+        let has_letters = exports.has_letters() || !self.silences.is_empty();
+        !self.forwards.is_empty() || exports.has_notes() || has_letters
     }
 
     /// The next thing that a person who looks after the target should know.

@@ -5,9 +5,12 @@ use std::time::Duration;
 use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxFrame, SegList, TxBatch, TxFrame};
 use thinwire_proto::{Batching, Content, Item, Role, Session, SessionConfig, Time, outside_frame};
 use thinwire_target::{ExportConfig, SpreadConfig, Target, TargetConfig};
-use thinwire_volume::Letter;
 use thinwire_volume::stores::NullStore;
+use thinwire_volume::{Letter, Volume};
 use thinwire_wire::{Attach, Discover, Frame, Header, Hello, Kind, Message, Status};
+
+#[path = "shards/silent.rs"]
+mod silent;
 
 const NOW: Time = Time(1_000_000_000);
 const INITIATOR: Addr = Addr::Sim(2);
@@ -15,13 +18,18 @@ const ROOM: Room = Room { frames: 64, bytes: 1 << 20 };
 
 /// Shard `index` of two: `one` is on shard 0, `two` on shard 1, and `all`, which shard 1 owns, on both.
 fn shard(index: u8) -> Target {
+    let volume = Box::new(NullStore::new(1 << 20, 512));
+    shard_with(index, volume)
+}
+
+/// The same, with this volume for the export that it has alone.
+fn shard_with(index: u8, volume: Box<dyn Volume>) -> Target {
     let frame_bytes = FrameSizes { base: 1400, max: 1400 };
     let link = LinkInfo { addr: Addr::Sim(1), frame_bytes, room: ROOM };
     let config = TargetConfig { node: "node".into(), insecure: true, ..TargetConfig::default() };
     let seed = u64::from(index) + 1;
     let mut target = Target::new(config, vec![link], index, Pool::new(1 << 20), seed);
     let name = ["one", "two"][usize::from(index)];
-    let volume = Box::new(NullStore::new(1 << 20, 512));
     target.add_export(ExportConfig { name: name.into(), volume, read_only: false });
     let spread = SpreadConfig { number: 2, shard: index, shards: 2, owner: 1, verifier: 6 };
     let volume = Box::new(NullStore::new(1 << 20, 512));
@@ -172,15 +180,19 @@ fn greetings_that_nobody_fetches_are_bounded() {
     assert_eq!(waiting + dropped, 1000);
 }
 
-#[test]
-fn discovery_tells_the_exports_of_all_shards() {
-    let mut first = shard(0);
+/// What a target answers who asks for all.
+fn discovered(target: &mut Target) -> Vec<RxFrame> {
     let mut out = TxBatch::new();
     outside_frame(&mut out, Addr::Group, Header::new(Kind::Discover), 0, |out| {
         Discover { nonce: 3, session: 9, first: 0, spread_ms: 0, cookie: 0, node: "" }.emit(out);
     });
-    first.on_frame(NOW, 0, &mut received(&out.frames()[0]));
-    let frames = turn(&mut first, NOW);
+    target.on_frame(NOW, 0, &mut received(&out.frames()[0]));
+    turn(target, NOW)
+}
+
+#[test]
+fn discovery_tells_the_exports_of_all_shards() {
+    let frames = discovered(&mut shard(0));
     let frame = Frame::parse(&frames[0].bytes).unwrap();
     assert_eq!(frame.header().session, 9, "whoever asks is told where it wants to be told");
     let Some(Message::Offer(offer)) = frame.messages().next() else { panic!("no offer") };
@@ -207,8 +219,13 @@ impl Content for Asking {
 
 /// A session with a target for `one`, and what asks in it for `export`.
 fn asks(target: &mut Target, export: &'static str) {
-    let cookie = cookie(target, "one");
-    target.on_frame(NOW, 0, &mut hello("one", cookie));
+    asks_in(target, "one", export);
+}
+
+/// The same, in a session for another.
+fn asks_in(target: &mut Target, greeted: &str, export: &'static str) {
+    let cookie = cookie(target, greeted);
+    target.on_frame(NOW, 0, &mut hello(greeted, cookie));
     let (remote_id, epoch, _) = welcomed(&turn(target, NOW)).expect("welcome");
     let config = SessionConfig {
         role: Role::Initiator,

@@ -184,7 +184,7 @@ pub fn target(
             export.fault = export.fault.take().or_else(|| Some(why()));
         }
     }
-    let mut details = Vec::new();
+    let mut details: Vec<String> = all.fenced.iter().map(|name| fenced(name)).collect();
     if !silent.is_empty() {
         let seconds = patience.as_secs_f64();
         let silent = silent.join(", ");
@@ -200,6 +200,13 @@ pub fn target(
     all
 }
 
+/// What is said of an export that another target serves by now.
+fn fenced(export: &str) -> String {
+    format!(
+        "export {export} is not served: what it is made of was granted to another target, which has taken the place of this one"
+    )
+}
+
 /// Of a target that tells nothing of itself.
 pub fn empty_status(node: &str, state: TargetState, insecure: bool, pid: i32) -> TargetStatus {
     TargetStatus {
@@ -212,6 +219,7 @@ pub fn empty_status(node: &str, state: TargetState, insecure: bool, pid: i32) ->
         spin: None,
         links: Vec::new(),
         exports: Vec::new(),
+        fenced: Vec::new(),
         offers: Vec::new(),
         sessions: Vec::new(),
         session_count: 0,
@@ -232,6 +240,7 @@ fn add(all: &mut TargetStatus, config: &TargetSettings, report: &ShardReport) {
     for export in &report.exports {
         add_export(&mut all.exports, export_status(config, export, report));
     }
+    all.fenced.extend(report.fenced.iter().cloned());
     let link = |at: usize| report.links[at].name.clone();
     all.sessions.extend(report.sessions.iter().map(|session| SessionStatus {
         initiator: session.initiator.clone(),
@@ -390,6 +399,7 @@ mod tests {
             now: Time(3_000_000_000),
             exports: Vec::new(),
             leaving: Vec::new(),
+            fenced: Vec::new(),
             leaves: Vec::new(),
             direct: vec![("a".into(), false)],
             sessions: vec![session],

@@ -128,10 +128,12 @@ pub fn serve(
     service.inquiry = Some(&inquiry);
     let lanes = (0..service.shards.max(1)).map(|_| Lanes::draw()).collect();
     let left_behind = Arc::new(AtomicBool::new(false));
+    let is_fenced = Arc::new(AtomicBool::new(false));
     let mut configured = Configured {
         config,
         endings: endings.clone(),
         left_behind: left_behind.clone(),
+        is_fenced: is_fenced.clone(),
         lanes,
         count: service.shard_count(),
         places: service.places(),
@@ -172,6 +174,12 @@ pub fn serve(
             ready()
         })
     })?;
+    if is_fenced.load(Ordering::Acquire) {
+        return Err(Failure::failed(
+            "ended, since another target has taken the place of this one in all of its exports. Started again, it serves \
+             once that one has ended",
+        ));
+    }
     match left_behind.load(Ordering::Acquire) {
         false => Ok(()),
         true => Err(Failure::failed(
@@ -204,6 +212,8 @@ struct Configured<'a> {
     endings: Endings,
     /// An export did not end in order. The ends of exports, which outlive this, tell.
     left_behind: Arc<AtomicBool>,
+    /// Somebody else has all that the exports are made of.
+    is_fenced: Arc<AtomicBool>,
     /// By shard: whose frames its links let in besides, for exports that stand on other targets'.
     lanes: Vec<Lanes>,
     /// Shards.
@@ -370,6 +380,7 @@ impl Provider for Configured<'_> {
 
     fn ended(&self, index: u8, shard: &TargetShard) {
         trees::forget();
+        self.is_fenced.fetch_or(shard.target().serves_nobody(), Ordering::AcqRel);
         let stats = shard.target().stats();
         tracing::debug!(
             "shard {index}: {} requests, {} repeated, {} bytes copied, {} sessions, {} writers \

@@ -30,6 +30,12 @@ pub enum VolumeEvent {
     /// What was read of it before may be something else by now: somebody else may have written meanwhile, or it has ended, and
     /// somebody else may be its writer. For whoever keeps what was read.
     Stale,
+    /// Somebody else has been granted this volume, or one below it, to write: nothing of it may be written any more, nor
+    /// anything that is made of it, and all I/O of it fails with [`ErrorKind::Fenced`](crate::ErrorKind::Fenced).
+    Fenced {
+        /// Which volume, by its path in the tree; `None` where nobody has named it.
+        of: Option<Rc<str>>,
+    },
     /// A leg of a mirror, of this volume or below it, stands otherwise than before.
     Leg {
         /// Which, counted from 0 in its mirror.
@@ -62,6 +68,7 @@ impl VolumeEvent {
     /// It happened to the volume of that path, unless one below it has said so already.
     pub fn name(&mut self, path: &Rc<str>) {
         if let VolumeEvent::Leg { of, .. }
+        | VolumeEvent::Fenced { of }
         | VolumeEvent::BadBlock { of, .. }
         | VolumeEvent::Unverified { of, .. } = self
         {

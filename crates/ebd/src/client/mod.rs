@@ -151,6 +151,8 @@ pub struct EbdClient {
     /// How often it has grown since it was opened, and whether that is to be told.
     events: u64,
     grown: Option<VolumeEvent>,
+    /// That another writer has it, until that is told.
+    fenced: Option<VolumeEvent>,
     out: TxBatch,
     notes: Vec<(Gravity, String)>,
     report: ClientReport,
@@ -214,6 +216,7 @@ impl EbdClient {
             has_lost: false,
             done: Vec::new(),
             events: 0,
+            fenced: None,
             grown: None,
             out: TxBatch::new(),
             notes: Vec::new(),
@@ -321,7 +324,11 @@ impl EbdClient {
 
     /// It fails for good.
     fn fail(&mut self, kind: ErrorKind) {
-        self.failure.get_or_insert(kind);
+        if self.failure.replace(self.failure.unwrap_or(kind)).is_none() && kind == ErrorKind::Fenced
+        {
+            self.events += 1;
+            self.fenced = Some(VolumeEvent::Fenced { of: None });
+        }
         self.has_lost |= !self.retained.is_empty();
         self.has_lost |= self.requests.iter().any(|request| request.pending.op == Op::Write);
         self.fail_all(kind);
@@ -427,6 +434,7 @@ impl Volume for EbdClient {
 
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
         events.extend(self.grown.take());
+        events.extend(self.fenced.take());
     }
 }
 

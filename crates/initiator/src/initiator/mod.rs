@@ -60,6 +60,8 @@ pub struct Initiator {
     /// How often somebody else may have come to write what it is attached to; and of these those that were told.
     strangers: u64,
     strangers_told: u64,
+    /// That another has it has been told to whoever stands on it.
+    is_fence_told: bool,
 }
 
 impl Initiator {
@@ -101,6 +103,7 @@ impl Initiator {
             losses_told: 0,
             strangers: 0,
             strangers_told: 0,
+            is_fence_told: false,
             config,
         };
         let slots = initiator.requests.slots();

@@ -84,9 +84,10 @@ fn who_ends_with_unflushed_writes_has_lost_them() {
             initiator.poll_events(&mut told);
         }
         let lost = (writes > 0).then_some(VolumeEvent::Lost);
-        // Whoever keeps what was read hears of it, too, each time.
-        let expected: Vec<_> =
-            lost.into_iter().chain([VolumeEvent::Stale, VolumeEvent::Stale]).collect();
+        // Whoever keeps what was read hears of it, too, each time; and whoever serves it, once, what has happened.
+        let fenced = VolumeEvent::Fenced { of: None };
+        let told_besides = [VolumeEvent::Stale, fenced, VolumeEvent::Stale];
+        let expected: Vec<_> = lost.into_iter().chain(told_besides).collect();
         assert_eq!((initiator.events() - before, told), (expected.len() as u64, expected));
     }
 }

@@ -8,6 +8,13 @@ use super::Initiator;
 use crate::requests::MODULE;
 use crate::slots::{Owner, Pending};
 
+impl Initiator {
+    /// Another writer has it, for good.
+    fn is_fenced(&self) -> bool {
+        self.closing.failure() == Some(ErrorKind::Fenced)
+    }
+}
+
 impl Volume for Initiator {
     /// What the target said when it was attached, as far as it has not grown since.
     ///
@@ -68,7 +75,8 @@ impl Volume for Initiator {
     /// What a restart of the target loses is sent again: only what could not be is lost, and what
     /// could never be any more, when the attachment ended.
     fn events(&self) -> u64 {
-        self.durability.losses() + self.attachment.growths() + self.strangers
+        let fences = u64::from(self.is_fenced());
+        self.durability.losses() + self.attachment.growths() + self.strangers + fences
     }
 
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
@@ -81,6 +89,9 @@ impl Volume for Initiator {
         }
         if std::mem::replace(&mut self.strangers_told, self.strangers) != self.strangers {
             events.push(VolumeEvent::Stale);
+        }
+        if self.is_fenced() && !std::mem::replace(&mut self.is_fence_told, true) {
+            events.push(VolumeEvent::Fenced { of: None });
         }
     }
 }

@@ -410,7 +410,7 @@ impl Integrity {
             if event == VolumeEvent::Lost {
                 self.doubt_what_is_open(Gone::Lost);
                 self.news.insert(0, event);
-            } else if self.news.len() < NEWS_MAX {
+            } else if self.news.len() < NEWS_MAX || matches!(event, VolumeEvent::Fenced { .. }) {
                 self.news.push(event);
             }
         }

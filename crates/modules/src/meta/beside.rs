@@ -3,7 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Layer, Token, Volume};
+use thinwire_volume::{
+    Completion, ErrorKind, Geometry, Identity, Io, Layer, Token, Volume, VolumeEvent,
+};
 
 /// That of what is submitted through the door: whoever uses the part as data has no such token.
 pub const BESIDE_TOKEN: Token = Token::MAX;
@@ -165,6 +167,13 @@ impl Layer for LabelledPart {
         done.append(&mut self.refused);
     }
 
+    /// Though nothing was under way there that would have said so.
+    fn on_events(&mut self, events: &mut [VolumeEvent]) {
+        if events.iter().any(|event| matches!(event, VolumeEvent::Fenced { .. })) {
+            self.fence.0.set(true);
+        }
+    }
+
     fn taken(&self) -> usize {
         self.below.outstanding() - usize::from(self.door.0.borrow().is_out) + self.refused.len()
     }
@@ -192,6 +201,24 @@ mod tests {
         volume.poll(&mut done);
         let kind = |completion: &Completion| completion.result.err().map(|error| error.kind);
         done.iter().map(|completion| (completion.token, kind(completion))).collect()
+    }
+
+    /// Rule 18, though nothing was under way at that part.
+    #[test]
+    fn who_hears_that_it_is_fenced_writes_no_label_either() {
+        let puppets = [Puppet::new(1, Puppet::GEOMETRY), Puppet::new(2, Puppet::GEOMETRY)];
+        let fence = PartFence::default();
+        let part = |puppet: &Puppet| LabelledPart::new(Box::new(puppet.clone()), fence.clone());
+        let [(mut one, _), (mut other, mut door)] = [part(&puppets[0]), part(&puppets[1])];
+        puppets[0].tell(VolumeEvent::Fenced { of: None });
+        let mut news = Vec::new();
+        one.poll_events(&mut news);
+        assert_eq!(news, [VolumeEvent::Fenced { of: None }]);
+        door.submit(Io::new(BESIDE_TOKEN, Op::Flush, 0, 0));
+        other.submit(Io::new(1, Op::Read, 0, 4096));
+        assert_eq!(polled(&mut other), [(1, Some(ErrorKind::Fenced))]);
+        assert_eq!(polled(&mut door), [(BESIDE_TOKEN, Some(ErrorKind::Fenced))]);
+        assert!(puppets.iter().all(|puppet| puppet.take().is_empty()), "nothing goes down");
     }
 
     /// Rule 18: fenced at one part, all stop, at once, without a last write, be it of a label.

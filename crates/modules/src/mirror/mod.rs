@@ -410,33 +410,6 @@ impl Mirror {
             &Task::Load { leg, block } => self.finish_load(id, leg, block),
         }
     }
-
-    /// Takes what has happened to a leg, before what it has completed.
-    fn look_at_events(&mut self, leg: usize) {
-        let Some(at) = &mut self.legs[leg] else { return };
-        if at.volume.events() == at.events {
-            return;
-        }
-        let mut news = Vec::new();
-        at.volume.poll_events(&mut news);
-        // Also what nobody need know counts: a count that goes back would hide what comes next.
-        let events = at.volume.events();
-        let more = events.wrapping_sub(std::mem::replace(&mut at.events, events));
-        self.news_count = self.news_count.wrapping_add(more);
-        for event in news {
-            match event {
-                VolumeEvent::Lost => self.on_loss(leg),
-                // A leg that has grown has no place for that here, and one that shrinks fails what it no longer has.
-                VolumeEvent::Resized { .. } | VolumeEvent::Unreachable { .. } => {}
-                VolumeEvent::Shrunk => {}
-                // Whoever keeps what was read has heard of the count.
-                VolumeEvent::Stale => {}
-                VolumeEvent::Leg { .. } | VolumeEvent::BadBlock { .. } => self.news.push(event),
-                // Others may have what this leg has not.
-                VolumeEvent::Unverified { .. } => self.news.push(event),
-            }
-        }
-    }
 }
 
 /// Errors after which a leg is not there.

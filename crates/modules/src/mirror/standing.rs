@@ -7,6 +7,38 @@ use super::legs::Leg;
 use super::{LegState, Mirror, MirrorCanary, NAME, Task, bits};
 
 impl Mirror {
+    /// Takes what has happened to a leg, before what it has completed.
+    pub(super) fn look_at_events(&mut self, leg: usize) {
+        let Some(at) = &mut self.legs[leg] else { return };
+        if at.volume.events() == at.events {
+            return;
+        }
+        let mut news = Vec::new();
+        at.volume.poll_events(&mut news);
+        // Also what nobody need know counts: a count that goes back would hide what comes next.
+        let events = at.volume.events();
+        let more = events.wrapping_sub(std::mem::replace(&mut at.events, events));
+        self.news_count = self.news_count.wrapping_add(more);
+        for event in news {
+            match event {
+                VolumeEvent::Lost => self.on_loss(leg),
+                // A leg that has grown has no place for that here, and one that shrinks fails what it no longer has.
+                VolumeEvent::Resized { .. } | VolumeEvent::Unreachable { .. } => {}
+                VolumeEvent::Shrunk => {}
+                // Whoever keeps what was read has heard of the count.
+                VolumeEvent::Stale => {}
+                // Who has one leg has them all, or is about to (rule 18).
+                VolumeEvent::Fenced { .. } => {
+                    self.stop(ErrorKind::Fenced);
+                    self.news.push(event);
+                }
+                VolumeEvent::Leg { .. } | VolumeEvent::BadBlock { .. } => self.news.push(event),
+                // Others may have what this leg has not.
+                VolumeEvent::Unverified { .. } => self.news.push(event),
+            }
+        }
+    }
+
     /// A leg may have lost what it had not flushed. If another has it, this one is resynced, and nobody need know.
     pub(super) fn on_loss(&mut self, leg: usize) {
         let bit = 1 << leg;

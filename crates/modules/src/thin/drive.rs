@@ -194,6 +194,7 @@ impl Core {
                     let why = "the data part has lost what was not durable";
                     self.stop_at_data_loss(ErrorKind::Io, why.into());
                 }
+                VolumeEvent::Fenced { .. } => self.on_fenced(event),
                 VolumeEvent::Lost
                 | VolumeEvent::Leg { .. }
                 | VolumeEvent::BadBlock { .. }
@@ -210,6 +211,7 @@ impl Core {
                     let why = "the metadata part has lost what was not durable";
                     self.stop(ErrorKind::Io, why.into());
                 }
+                VolumeEvent::Fenced { .. } => self.on_fenced(event),
                 VolumeEvent::Leg { .. }
                 | VolumeEvent::BadBlock { .. }
                 | VolumeEvent::Unverified { .. } => {
@@ -219,6 +221,13 @@ impl Core {
                 _ => {}
             }
         }
+    }
+
+    /// Who has one part has both, or is about to: nothing is written any more (rule 18).
+    #[cold]
+    fn on_fenced(&mut self, event: VolumeEvent) {
+        self.stop(ErrorKind::Fenced, "another writer has been granted a part of it".into());
+        tell_all(&mut self.slots, event);
     }
 
     /// Something is mapped, or about to be, that is not durable.

@@ -65,6 +65,7 @@ impl TargetShard {
         self.leaving.extend(leaving);
         for export in std::mem::take(&mut self.prepared) {
             let name = export.config.name.clone();
+            self.fenced.retain(|fenced| *fenced != name);
             if let Err(error) = self.offer(export, None) {
                 // It has no more to do with descriptors than those that are there.
                 tracing::error!("export {name} is not served: {error}");

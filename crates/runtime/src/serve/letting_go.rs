@@ -7,7 +7,7 @@ use std::time::Duration;
 use thinwire_target::Target;
 use thinwire_volume::Part;
 
-use super::{Awaited, OpenedExport, STOP_LOOK, Shown, TargetShard};
+use super::{Awaited, ExportEnd, OpenedExport, STOP_LOOK, Shown, TargetShard};
 use crate::disk::LettingGo;
 use crate::shard::Shard;
 
@@ -31,7 +31,8 @@ impl TargetShard {
             self.wind_up(target);
         }
         let all = self.leaving.drain(..).chain(self.exports.drain(..));
-        all.filter_map(|export| export.end).for_each(|end| end(self.has_served));
+        let how = if self.has_served { ExportEnd::Orderly } else { ExportEnd::Unused };
+        all.filter_map(|export| export.end).for_each(|end| end(how));
     }
 
     /// Volumes end in order that keep something for themselves. With the target they go, and their ports.

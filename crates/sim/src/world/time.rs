@@ -4,7 +4,7 @@ use super::{MS, World};
 use crate::client::End;
 use crate::dialect::DialectUser;
 use crate::export::Export;
-use crate::gateway::LeavesState;
+use crate::gateway::{Fenced, LeavesState};
 use crate::medium::MediumHandle;
 use crate::model::Violation;
 use crate::server::{Crash, Server, TurnScene};
@@ -158,6 +158,20 @@ impl World {
                 }
                 let who = ["server0", "server1", "server2", "server3"][index];
                 self.trace.note(self.now, who, "sent", sent.unwrap_or(0));
+            }
+            match server.let_go_of_fenced(index, &mut self.exports) {
+                Fenced::None => {}
+                Fenced::Some => {
+                    self.coverage.fell_silent += 1;
+                    self.trace.note(self.now, "server", "serves an export no more", index as u64);
+                }
+                Fenced::All => {
+                    self.coverage.fell_silent += 1;
+                    self.trace.note(self.now, "server", "serves nobody, and ends", index as u64);
+                    server.crash(index, Crash::Kill, &mut self.exports, &mut self.coverage);
+                    self.died.push(index);
+                    continue;
+                }
             }
             server.note_grants(&self.exports);
             if self.exports.iter().any(|e| e.server == index && e.dies()) {

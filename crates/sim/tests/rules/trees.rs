@@ -6,9 +6,11 @@ use std::time::Duration;
 use thinwire_link::sim::StationConfig;
 use thinwire_proto::Time;
 use thinwire_sim::client::{End, Workload};
+use thinwire_sim::export::Export;
 use thinwire_sim::medium::RecordFate;
 use thinwire_sim::server::Crash;
 use thinwire_sim::tree::Branch;
+use thinwire_sim::world::{SECOND, SimHost};
 use thinwire_volume::{ErrorKind, Op};
 
 use crate::grove::{ALL, GATEWAY, Grove, LEAF};
@@ -211,39 +213,59 @@ fn rule_03_a_gateway_may_die_over_its_record() {
     }
 }
 
-/// Somebody takes a leaf over and writes it: the gateway's client meets errors there, and reads nothing of
-/// the other's; nothing of its own lands there any more. The others of its leaves stay with it.
+/// Somebody takes a leaf over and writes it, while the gateway serves, or stands still and goes on later: nobody who is with
+/// the gateway is told of an error, be it of another leaf, and nothing of it lands anywhere any more. It ends. Started again
+/// when the other has gone it fences its client, since somebody else has written (rule 3).
 #[test]
-fn rule_03_who_takes_a_leaf_over_fences_the_gateway_there() {
-    let mut g = Grove::new();
-    g.may_fail();
-    g.s.write(ALL);
-    assert_eq!(g.s.flush(), Ok(()));
-    g.s.write(Grove::leaf(5));
-    let waiting = g.s.slow_write_to(&g.media[5].clone(), at(5 * LEAF, 8), ms(20));
-    let below =
-        g.s.world.exports.iter().position(|e| e.medium().is_some_and(|m| m.is_same(&g.media[5])));
-    let below = below.expect("it is served");
-    g.s.world.exports[below].writers = 2;
-    let thief = g.s.world.add_client(1, StationConfig::default(), below, Workload::NONE);
-    g.s.world.clients[thief].keeps_log = true;
-    g.s.world.clients[thief].config.take_over = true;
-    g.s.attach(thief);
-    let stolen = g.s.submit(thief, Op::Write, at(0, LEAF));
-    assert_eq!(g.s.outcome(thief, stolen).result, Ok(()));
-    let _ = g.s.outcome(0, waiting);
-    for (op, range) in
-        [(Op::Read, at(5 * LEAF, 1)), (Op::Write, at(5 * LEAF, 8)), (Op::Flush, at(0, 0))]
-    {
-        assert_eq!(g.s.run(op, range), Err(ErrorKind::Io), "{op}");
+fn rule_03_who_takes_a_leaf_over_silences_the_gateway() {
+    for stands_still in [false, true] {
+        let mut g = Grove::new();
+        g.s.write(ALL);
+        assert_eq!(g.s.flush(), Ok(()));
+        g.s.write(Grove::leaf(5));
+        let mut waiting = vec![g.s.slow_write_to(&g.media[5].clone(), at(5 * LEAF, 8), ms(20))];
+        let is_it = |e: &Export| e.medium().is_some_and(|m| m.is_same(&g.media[5]));
+        let below = g.s.world.exports.iter().position(is_it).expect("it is served");
+        g.s.world.exports[below].writers = 2;
+        if stands_still {
+            let until = g.s.world.now + SECOND;
+            g.s.world.freeze(SimHost::Server(GATEWAY), until);
+        }
+        let thief = g.s.world.add_client(1, StationConfig::default(), below, Workload::NONE);
+        g.s.world.clients[thief].keeps_log = true;
+        g.s.world.clients[thief].config.take_over = true;
+        g.s.attach(thief);
+        let stolen = g.s.submit(thief, Op::Write, at(0, LEAF));
+        for (op, range) in [
+            (Op::Read, at(0, 1)),
+            (Op::Read, at(5 * LEAF, 1)),
+            (Op::Write, at(0, LEAF)),
+            (Op::Write, at(5 * LEAF, 8)),
+            (Op::Flush, at(0, 0)),
+        ] {
+            waiting.push(g.s.submit(0, op, range));
+        }
+        assert_eq!(g.s.outcome(thief, stolen).result, Ok(()));
+        g.s.until("it ends", |w| w.died.contains(&GATEWAY));
+        g.s.world.died.clear();
+        assert_eq!(g.s.world.coverage.fell_silent, 1);
+        g.s.pass(ms(5000));
+        let told = |g: &Grove| {
+            let log = g.s.world.clients[0].log.iter();
+            log.filter(|one| one.result.is_err()).count()
+        };
+        assert_eq!(told(&g), 0, "stands still: {stands_still}");
+        assert!(g.s.world.clients[0].outstanding() > 0, "the leaf is with somebody else");
+        g.s.world.clients[thief].close();
+        assert_eq!(g.s.until_ended(thief), End::Closed);
+        let model = &g.s.world.exports[below].models[0];
+        model.check_image(&g.media[5].current()).unwrap_or_else(|v| panic!("{}", v.0));
+        g.start_gateway();
+        assert_eq!(g.s.until_ended(0), End::Failed(ErrorKind::Fenced));
+        let log = &g.s.world.clients[0].log;
+        assert!(log.iter().all(|one| matches!(one.result, Ok(()) | Err(ErrorKind::Fenced))));
+        assert_eq!(g.raised(), 1);
     }
-    g.s.read(at(0, 5 * LEAF));
-    g.s.write(at(0, 5 * LEAF));
-    g.s.read(at(6 * LEAF, 2 * LEAF));
-    g.s.world.clients[thief].close();
-    assert_eq!(g.s.until_ended(thief), End::Closed);
-    let model = &g.s.world.exports[below].models[0];
-    model.check_image(&g.media[5].current()).unwrap_or_else(|v| panic!("{}", v.0));
 }
 
 /// A server below is away for longer than anybody would wait: what goes there waits, the rest goes on.

@@ -219,7 +219,12 @@ goes with the target, and so do target-NODE.json, .lock and .sock, by which `thi
 the files of one that was killed go when the next one starts, the latter also with `thinwire status`.
 
 SIGHUP or `thinwire reload` has it read keys, rights, limits and exports again. SIGTERM or SIGINT ends it in order: a gateway waits for what has to reach the targets behind it, for at
-most 13 s, or longer with several exports, and says for what; a second one ends it at once.")]
+most 13 s, or longer with several exports, and says for what; a second one ends it at once.
+
+A gateway whose place another one has taken, as after it stood still, says nothing more of that export, so that initiators
+find the other one, and names it under `fenced` of `thinwire status --json`. When that is so of all exports it exits with 1:
+started again (Restart=on-failure of systemd) it is refused what they are made of until the other one has ended, and is
+ready to take its place.")]
 pub struct TargetArgs {
     /// Node name that initiators look for [default: the host's name]
     #[arg(long, value_name = "NODE")]

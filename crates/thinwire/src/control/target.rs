@@ -34,6 +34,10 @@ pub struct TargetStatus {
     pub links: Vec<LinkStatus>,
     /// What it offers.
     pub exports: Vec<ExportStatus>,
+    /// Exports that it does not serve any more, since another target has taken its place there: what they are made of was
+    /// granted to that one. Empty from a process of an earlier version.
+    #[serde(default)]
+    pub fenced: Vec<String>,
     /// What it offers in other protocols, too; none from a process of an earlier version.
     #[serde(default)]
     pub offers: Vec<OfferStatus>,

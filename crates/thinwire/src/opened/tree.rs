@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
-use thinwire_runtime::serve::{Awaited, OpenedLeaf, Tended};
+use thinwire_runtime::serve::{Awaited, ExportEnd, OpenedLeaf, Tended};
 use thinwire_volume::{HeldLeaves, Identity, LeafGrant, Port, Volume};
 
 use super::bottom::Bottom;
@@ -361,13 +361,14 @@ impl Tree {
     }
 
     /// The volume; what tells what that is made of; what is done after each turn, if it [has to be](Tree::is_tended); and what ends its leaves in
-    /// order once nobody uses it any more, giving that up when `hurry` is readable. That is told whether anybody could use it. `held` is told when its leaves are held in another way.
+    /// order once nobody uses it any more, giving that up when `hurry` is readable. That is told how. `held` is told when its leaves are held in another way.
     pub fn into_parts(
         self,
         host: &Host,
         hurry: Option<Arc<OwnedFd>>,
         held: HeldLeaves,
-    ) -> (Box<dyn Volume>, TellOutline, Tend, impl FnOnce(bool) -> Outcome<Unheard> + use<>) {
+    ) -> (Box<dyn Volume>, TellOutline, Tend, impl FnOnce(ExportEnd) -> Outcome<Unheard> + use<>)
+    {
         let (bottom, host) = (Rc::new(RefCell::new(self.bottom)), host.clone());
         let tend: Tend = {
             let bottom = bottom.clone();
@@ -385,8 +386,12 @@ impl Tree {
             let bottom = bottom.clone();
             Box::new(move || bottom.borrow().outline())
         };
-        let end = move |was_served| {
-            let ending = if was_served { Ending::Orderly } else { Ending::Unused };
+        let end = move |how| {
+            let ending = match how {
+                ExportEnd::Orderly => Ending::Orderly,
+                ExportEnd::Unused => Ending::Unused,
+                ExportEnd::Fenced => Ending::Force,
+            };
             bottom.borrow_mut().end(&host, ending, hurry.as_deref())
         };
         (self.volume.boxed(), tell, tend, end)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use thinwire_runtime::disk::{self, DiskOptions};
-use thinwire_runtime::serve::OpenedExport;
+use thinwire_runtime::serve::{ExportEnd, OpenedExport};
 use thinwire_volume::{HeldLeaves, KeptBy};
 
 use super::works::Outlines;
@@ -125,7 +125,7 @@ impl TreeOpener {
             Ok(recorded) => recorded,
             Err(e) => {
                 let what = format!("cannot get a descriptor for the record of {}: {e}", spec.name);
-                return Err(end(false).err().unwrap_or_else(|| Failure::failed(what)));
+                return Err(end(ExportEnd::Unused).err().unwrap_or_else(|| Failure::failed(what)));
             }
         };
         fds.push(fd);
@@ -135,7 +135,9 @@ impl TreeOpener {
         outlines.push((spec.name.clone(), outline));
         let exported = named(spec, written_back(spec, Box::new(volume), &host.pool()));
         let (name, left_behind) = (spec.name.clone(), self.left_behind.clone());
-        let end = move |was_served| match end(was_served) {
+        let end = move |how| match end(how) {
+            // What is not heard of there stays with whoever has it.
+            _ if how == ExportEnd::Fenced => {}
             Ok(unheard) => {
                 if let Some(unheard) = unheard.describe() {
                     tracing::warn!("export {name}: {unheard}");
@@ -146,7 +148,7 @@ impl TreeOpener {
                 left_behind.store(true, Ordering::Release);
             }
         };
-        let end: Option<Box<dyn FnOnce(bool)>> = Some(Box::new(end));
+        let end: Option<Box<dyn FnOnce(ExportEnd)>> = Some(Box::new(end));
         let config = exported;
         let tend = is_tended.then_some(tend);
         let clerk = None;
