@@ -149,7 +149,7 @@ impl Exports {
         };
         io.token = at as u64;
         on_entry(verifier);
-        if self.is_fenced(export) {
+        if self.has_fenced() && self.is_fenced(export) {
             // It ends with the others.
             return Ok(());
         }
@@ -350,7 +350,7 @@ impl Exports {
             let error = IoError { kind: ErrorKind::Io, op, offset, len, module: "exports" };
             completion.result = Err(error);
         }
-        if completion.result.is_err() || self.is_fenced(export) {
+        if completion.result.is_err() || self.has_fenced() {
             self.look_at_failure(export, io, completion);
         }
         deliver(io.ticket, io.op, verifier, completion);

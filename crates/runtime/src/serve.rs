@@ -346,7 +346,7 @@ impl TargetShard {
     /// Turns until something is readable that is listened to, and tells what.
     fn turn_until_told(&mut self) -> io::Result<WaitToken> {
         loop {
-            let told = {
+            let (told, is_silent) = {
                 let shard = &mut *self.shard.borrow_mut();
                 let is_looked_at = !self.leaving.is_empty() || !self.errands.is_empty();
                 if !self.errands.is_empty() {
@@ -354,7 +354,7 @@ impl TargetShard {
                     let _ = shard.get_mut(self.target);
                 }
                 shard.turn(is_looked_at.then_some(STOP_LOOK))?;
-                shard.ready().min()
+                (shard.ready().min(), shard.get(self.target).has_silent())
             };
             if !self.errands.is_empty() {
                 self.tend_errands();
@@ -362,11 +362,11 @@ impl TargetShard {
             if !self.leaving.is_empty() {
                 self.let_go_of_gone();
             }
-            if self.target().has_fenced() {
+            if is_silent {
                 self.let_go_of_fenced();
-            }
-            if self.target().serves_nobody() {
-                return Ok(STOP);
+                if self.target().serves_nobody() {
+                    return Ok(STOP);
+                }
             }
             if self.is_tended {
                 self.tend();
@@ -430,10 +430,10 @@ impl TargetShard {
 
     /// Lets go, at once, of what exports stood on that somebody else has by now.
     #[cold]
-    fn let_go_of_fenced(&mut self) {
-        loop {
+    pub(crate) fn let_go_of_fenced(&mut self) {
+        while self.target().has_fenced() {
             let fenced = self.shard.borrow_mut().get_mut(self.target).take_fenced();
-            let Some(FencedExport { name, volume }) = fenced else { return };
+            let FencedExport { name, volume } = fenced.expect("just seen");
             // With it go its ports, so that nothing of what it has asked for comes back, and its files.
             drop(volume);
             self.leaves.retain(|(of, _)| *of != name);

@@ -495,6 +495,7 @@ impl<O: Provider> Commons<'_, O> {
             self.idle.note(index, true);
         }
         self.provider.ended(index, shard);
+        shard.let_go_of_fenced();
         shard.let_go();
         ran.map_err(|e| self.provider.failed(e))
     }

@@ -5,7 +5,7 @@ use thinwire_buffer::{Addr, RxFrame, Time, TxBatch};
 use thinwire_exports::{
     Dialect, DialectDesk, Done, Exports, IoTicket, NoEntry, Refused, Submitted, Wish,
 };
-use thinwire_volume::{Completion, Io, Op};
+use thinwire_volume::{Completion, ErrorKind, Io, Op};
 
 use crate::fair::{Cost, Mark};
 use crate::greet::{SESSION_NUMBER, session_lane};
@@ -39,6 +39,10 @@ pub(crate) fn tell_done(
     verifier: u64,
     completion: &mut Completion,
 ) {
+    if matches!(completion.result, Err(error) if error.kind == ErrorKind::Fenced) {
+        // Nobody hears of it: its client goes, in this turn.
+        return;
+    }
     let IoTicket { session, number, .. } = ticket;
     if let Some(guest) = guest_of(guests, session) {
         let (slot, number) = ((number >> 32) as u16, number as u32);

@@ -198,10 +198,6 @@ impl House {
             let place = mark.place();
             in_store[place] -= 1;
             fair.end(*now, mark, true);
-            if is_fenced(completion) {
-                // Nobody hears of it: the session ends, in this turn.
-                return;
-            }
             let Some(peer) = peers.get_mut(place).and_then(|p| p.as_deref_mut()) else {
                 return tell_done(guests, *now, ticket, op, verifier, completion);
             };
@@ -210,12 +206,6 @@ impl House {
             }
         });
     }
-}
-
-/// Another target has what the volume is made of.
-#[inline]
-fn is_fenced(completion: &Completion) -> bool {
-    matches!(completion.result, Err(error) if error.kind == ErrorKind::Fenced)
 }
 
 /// Data comes with a request of that operation.
@@ -260,6 +250,8 @@ fn answer(
             }
             finish(now, peer, &request, Status::Ok, verifier, data);
         }
+        // Nobody hears of it: the session ends, in this turn.
+        Err(error) if error.kind == ErrorKind::Fenced => return,
         Err(error) => {
             let status = status_of_volume(error.kind);
             finish(now, peer, &request, status, verifier, SegList::new());

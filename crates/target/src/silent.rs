@@ -67,12 +67,6 @@ impl Target {
         !self.house.silent.is_empty() && self.offered_names.is_empty()
     }
 
-    /// There is something for [`Target::take_fenced`].
-    #[inline]
-    pub fn has_fenced(&self) -> bool {
-        !self.fenced.is_empty()
-    }
-
     /// The next export of this shard that another target serves by now. What it stands on is to be let go of at once, without
     /// a last write; to those who look for it, it is not there.
     pub fn take_fenced(&mut self) -> Option<FencedExport> {
@@ -82,6 +76,17 @@ impl Target {
     /// Names of the exports of all shards of which nothing is said any more.
     pub fn silent(&self) -> impl Iterator<Item = &str> {
         self.house.silent.iter().map(String::as_str)
+    }
+
+    /// There is something for [`Target::take_fenced`].
+    pub fn has_fenced(&self) -> bool {
+        !self.fenced.is_empty()
+    }
+
+    /// Something was fenced, here or on another shard.
+    #[inline]
+    pub fn has_silent(&self) -> bool {
+        !self.house.silent.is_empty()
     }
 
     /// All of them were fenced, on all shards: nobody is served any more.

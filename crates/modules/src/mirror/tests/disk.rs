@@ -235,6 +235,13 @@ impl Disk {
         inner.news.push(VolumeEvent::Lost);
     }
 
+    /// Says that somebody else has been granted it; what is done there goes well all the same.
+    pub fn be_fenced(&self) {
+        let inner = &mut *self.0.borrow_mut();
+        inner.losses += 1;
+        inner.news.push(VolumeEvent::Fenced { of: None });
+    }
+
     /// Loses some of it: what is kept is there for good.
     pub fn lose_some(&self, mut keeps: impl FnMut() -> bool) {
         let inner = &mut *self.0.borrow_mut();

@@ -322,6 +322,28 @@ fn who_is_fenced_at_one_leg_stops() {
     assert_eq!((before, standing(&world)), (after, vec![InSync; 2]), "not even a label");
 }
 
+/// As soon as a leg says so, though nothing was under way there: what it is that reads it goes well.
+#[test]
+fn who_hears_of_a_fence_at_one_leg_stops() {
+    let mut world = two([0, 0]);
+    world.write(SMALL, 1, 1, false);
+    world.wait();
+    world.disks[1].be_fenced();
+    let before: usize = world.disks.iter().map(|disk| disk.writes()).sum();
+    world.turn();
+    let mut events = Vec::new();
+    world.mirror.poll_events(&mut events);
+    assert_eq!(events, [VolumeEvent::Fenced { of: None }]);
+    world.flush();
+    world.write(SMALL, 1, 1, false);
+    world.wait();
+    // Nor is the bit of what was written cleared.
+    world.pass(9);
+    assert_eq!(world.errors, 2);
+    let after: usize = world.disks.iter().map(|disk| disk.writes()).sum();
+    assert_eq!((before, standing(&world)), (after, vec![InSync; 2]), "not even a label");
+}
+
 /// A loss of the last leg is the mirror's.
 #[test]
 fn a_loss_is_told_if_no_other_leg_has_it() {
