@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
-use thinwire_buffer::Pool;
+use thinwire_buffer::{Pool, Time};
 
 use crate::disk::error_kind;
 use crate::leaves::{HeldGrant, LeafGeneration, are_same, granted_to_others, to_remember};
@@ -26,12 +27,18 @@ pub trait RecordPlace {
 
     /// These are stored with the next record, in one step or behind it, and stay with later ones. Once they
     /// are durable it forgets what it knows of unused grants, before that record counts as stored; and
-    /// tells somebody that of the leaves with the numbers `others` somebody else may have been the writer.
+    /// tells somebody that of the leaves with the numbers `others` somebody else may have been the writer. Records are kept here again from
+    /// then on, if they were given up.
     fn remember(&mut self, generations: Vec<LeafGeneration>, others: Vec<usize>);
 
     /// The volume itself keeps the record from now on, and the next one to be stored is durable there, with its generations: what there is of it here goes, and so does what it
     /// knows of unused grants.
     fn give_up(&mut self) {}
+
+    /// How the leaves are held by now could not be stored when they had changed, which is tried again; or is stored after that. To be told to somebody, each once.
+    fn on_leaves(&mut self, stored: Result<(), IoError>) {
+        let _ = stored;
+    }
 }
 
 /// A disk, for a volume that has no leaves with records: it keeps a record alone.
@@ -58,7 +65,9 @@ impl<D: Disk> RecordPlace for D {
 pub enum KeptBy {
     /// The place beside the volume.
     Place,
-    /// The volume itself, as long as it can ([`KeptWriter`]). What the place has from before is taken over, once.
+    /// The volume itself, as long as it can ([`KeptWriter`]). What the place has from before is taken over, once. A record that the volume refuses as
+    /// [`ErrorKind::Unsupported`], since it has no room for so many leaves, goes to the place, and what the volume keeps goes away before that counts as
+    /// stored: as long as the volume keeps something, that counts, and what the place has does not.
     Volume,
 }
 
@@ -75,6 +84,41 @@ impl HeldLeaves {
 
 /// Of what it stores for itself below, or in the place: nobody above has such a token.
 const OWN_TOKEN: Token = Token::MAX - 2;
+
+/// How soon leaves are stored again that could not be.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A record on its way.
+struct Storing {
+    token: Token,
+    record: WriterRecord,
+    step: Step,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// It is stored where records are kept.
+    Store,
+    /// In the place, since the volume has no room for it.
+    InPlace,
+    /// It is there, and the one that the volume keeps goes.
+    Clear,
+    /// The volume keeps it, and the one in the place goes.
+    GiveUp,
+}
+
+/// A fault planted in it, which its tests must find.
+#[cfg_attr(not(test), allow(dead_code, reason = "tests plant them"))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum RecordedCanary {
+    #[default]
+    None,
+    /// Leaves that could not be stored are not stored before the next record.
+    TriesOnce,
+    /// What has gone to the place is told of while the volume keeps another.
+    LeavesOld,
+}
 
 /// A volume and its record. All else is the volume's.
 ///
@@ -98,14 +142,22 @@ pub struct Recorded<P> {
     settling: Option<(Token, WriterRecord)>,
     /// With this record they may be stored already, though that has failed.
     tried: Option<WriterRecord>,
-    /// Records that are being stored, by token.
-    storing: Vec<(Token, WriterRecord)>,
+    /// The volume may keep a record.
+    is_below: bool,
+    /// Leaves have changed, and could not be stored with the record: when that is tried again, once the time is known.
+    is_behind: bool,
+    retry_at: Option<Time>,
+    /// Somebody says when leaves change.
+    follows: bool,
+    /// Records that are being stored.
+    storing: Vec<Storing>,
     /// What is below of the record.
     out: Vec<(Token, Op)>,
     /// Operations of the record that have not ended, and those that never began.
     outstanding: usize,
     refused: Vec<Completion>,
     done: Vec<DiskDone>,
+    canary: RecordedCanary,
 }
 
 impl<P: RecordPlace> Recorded<P> {
@@ -128,17 +180,23 @@ impl<P: RecordPlace> Recorded<P> {
             current: None,
             settling: None,
             tried: None,
+            is_below: false,
+            is_behind: false,
+            retry_at: None,
+            follows: false,
             storing: Vec::new(),
             out: Vec::new(),
             outstanding: 0,
             refused: Vec::new(),
             done: Vec::new(),
+            canary: RecordedCanary::None,
         }
     }
 
-    /// From now on it is told by this that its leaves have changed.
+    /// It will be told by this that its leaves have changed. To be said before anybody uses it.
     pub fn follow(&mut self, leaves: HeldLeaves) {
         self.changes = leaves;
+        self.follows = true;
     }
 
     /// An I/O of the record.
@@ -164,7 +222,7 @@ impl<P: RecordPlace> Recorded<P> {
 
     /// With the generations that are remembered by now.
     fn store(&mut self, token: Token, record: WriterRecord) {
-        self.storing.push((token, record));
+        self.storing.push(Storing { token, record, step: Step::Store });
         match self.by {
             KeptBy::Place => self.ask_place(token, DiskOpKind::StoreWriter(Box::new(record))),
             KeptBy::Volume => {
@@ -202,7 +260,7 @@ impl<P: RecordPlace> Recorded<P> {
                     let found = result.and_then(|()| KeptWriter::from_data(&data).ok_or(bad));
                     self.on_kept(token, found)
                 }
-                _ => self.on_stored(token, result, KeptBy::Volume),
+                _ => self.on_stored(token, result),
             };
             if let Some(ended) = ended {
                 self.outstanding -= 1;
@@ -227,7 +285,7 @@ impl<P: RecordPlace> Recorded<P> {
                 }
                 _ => {
                     let result = result.map_err(|errno| failed(Op::StoreWriter, error_kind(errno)));
-                    self.on_stored(token, result, KeptBy::Place)
+                    self.on_stored(token, result)
                 }
             };
             done.extend(ended);
@@ -238,6 +296,7 @@ impl<P: RecordPlace> Recorded<P> {
 
     /// What the volume keeps itself.
     fn on_kept(&mut self, token: Token, found: Result<KeptWriter, IoError>) -> Option<Completion> {
+        self.is_below = found.as_ref().is_ok_and(|kept| !kept.is_none());
         match &found {
             // What was kept before it could.
             Ok(kept) if kept.is_none() => self.load(token, KeptBy::Place),
@@ -275,31 +334,72 @@ impl<P: RecordPlace> Recorded<P> {
         Completion { data, ..Completion::new(token, Ok(())) }
     }
 
-    fn on_stored(
+    fn on_stored(&mut self, token: Token, result: Result<(), IoError>) -> Option<Completion> {
+        let nth = self.storing.iter().position(|one| one.token == token)?;
+        let Storing { record, step, .. } = self.storing[nth];
+        let is_settling = self.settling.is_some_and(|(of, _)| of == token);
+        let is_refused = result.is_err_and(|error| error.kind == ErrorKind::Unsupported);
+        let next = match step {
+            Step::Store if self.by == KeptBy::Volume && is_refused => Some(Step::InPlace),
+            Step::Store if self.by == KeptBy::Volume => {
+                // Be it that this has failed.
+                self.is_below = true;
+                (is_settling && result.is_ok()).then_some(Step::GiveUp)
+            }
+            Step::InPlace if self.is_below && self.canary != RecordedCanary::LeavesOld => {
+                result.is_ok().then_some(Step::Clear)
+            }
+            Step::Clear if result.is_ok() => {
+                self.is_below = false;
+                None
+            }
+            _ => None,
+        };
+        let Some(next) = next else {
+            self.storing.remove(nth);
+            return self.on_end(token, record, result);
+        };
+        self.storing[nth].step = next;
+        match next {
+            Step::Clear => self.ask_below(KeptWriter::default().to_io(token, &Pool::new(0))),
+            Step::GiveUp => {
+                self.place.give_up();
+                self.ask_place(token, DiskOpKind::StoreWriter(Box::new(record)));
+            }
+            Step::Store | Step::InPlace => {
+                if !is_settling {
+                    self.place.remember(self.now.clone(), Vec::new());
+                }
+                self.ask_place(token, DiskOpKind::StoreWriter(Box::new(record)));
+            }
+        }
+        None
+    }
+
+    /// A record is stored, wherever it is kept, or that has failed: what it is to whoever has asked.
+    fn on_end(
         &mut self,
         token: Token,
+        record: WriterRecord,
         result: Result<(), IoError>,
-        by: KeptBy,
     ) -> Option<Completion> {
-        if result.is_ok() && by != self.by {
-            // Of the place, which has given it up.
-            return self.settled(token, Ok(()));
+        if result.is_ok() {
+            self.current = Some(record);
         }
-        let nth = self.storing.iter().position(|(of, _)| *of == token);
-        let stored = nth.map(|nth| self.storing.remove(nth).1);
-        self.current = stored.filter(|_| result.is_ok()).or(self.current);
-        if token == OWN_TOKEN {
-            return None;
+        match result {
+            // With the leaves of now.
+            Ok(()) if std::mem::take(&mut self.is_behind) => self.place.on_leaves(Ok(())),
+            Err(error) if token == OWN_TOKEN => {
+                self.retry_at = None;
+                if !std::mem::replace(&mut self.is_behind, true) {
+                    self.place.on_leaves(Err(error));
+                }
+            }
+            _ => {}
         }
         match self.settling {
-            Some((of, record)) if of == token => {
-                if result.is_ok() && self.by == KeptBy::Volume {
-                    self.place.give_up();
-                    self.ask_place(token, DiskOpKind::StoreWriter(Box::new(record)));
-                    return None;
-                }
-                self.settled(token, result)
-            }
+            _ if token == OWN_TOKEN => None,
+            Some((of, _)) if of == token => self.settled(token, result),
             _ => Some(Completion::new(token, result)),
         }
     }
@@ -351,19 +451,50 @@ impl<P: RecordPlace> Recorded<P> {
         })
     }
 
+    /// Nothing of the record is under way, which is this one.
+    fn at_rest(&self) -> Option<WriterRecord> {
+        let is_free = self.is_settled && self.outstanding == 0 && self.storing.is_empty();
+        self.current.filter(|_| is_free)
+    }
+
     /// Has it remembered how the leaves are held by now, with the record that is there, unless that is being changed.
     fn follow_leaves(&mut self) {
-        let is_free = self.is_settled && self.outstanding == 0 && self.storing.is_empty();
-        let Some(record) = self.current.filter(|_| is_free) else { return };
+        let Some(record) = self.at_rest() else { return };
         let Some(held) = self.changes.0.borrow_mut().take() else { return };
         let now = to_remember(&self.now, &held);
         self.held = held;
         if now != self.now {
-            self.now = now.clone();
-            if self.by == KeptBy::Place {
-                self.place.remember(now, Vec::new());
+            self.now = now;
+            self.store_leaves(record);
+        }
+    }
+
+    fn store_leaves(&mut self, record: WriterRecord) {
+        if self.by == KeptBy::Place {
+            self.place.remember(self.now.clone(), Vec::new());
+        }
+        self.store(OWN_TOKEN, record);
+    }
+
+    /// Stores leaves again that could not be, when it is time for that. When to look again.
+    ///
+    /// Meanwhile the record says of some leaf less than was granted: whoever opens the whole next finds that somebody may have written it, and fences the writer, for nothing.
+    #[cold]
+    fn retry_leaves(&mut self, now: Time) -> Time {
+        if self.canary == RecordedCanary::TriesOnce {
+            return Time::NEVER;
+        }
+        let at = *self.retry_at.get_or_insert(now + RETRY);
+        match self.at_rest() {
+            Some(record) if now >= at => {
+                self.store_leaves(record);
+                self.retry_at = Some(now + RETRY);
+                // What is below is polled.
+                now
             }
-            self.store(OWN_TOKEN, record);
+            // What is being stored has them, too.
+            None => now + RETRY,
+            Some(_) => at,
         }
     }
 }
@@ -409,6 +540,17 @@ impl<P: RecordPlace> Layer for Recorded<P> {
 
     fn taken(&self) -> usize {
         self.below.outstanding() - self.out.len() + self.outstanding
+    }
+
+    fn own_is_timed(&self) -> bool {
+        self.follows
+    }
+
+    fn own_turn(&mut self, now: Time) -> Time {
+        match self.is_behind {
+            false => Time::NEVER,
+            true => self.retry_leaves(now),
+        }
     }
 }
 

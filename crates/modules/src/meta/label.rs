@@ -171,6 +171,13 @@ impl Label {
         self.features.read_only_compatible == 0
     }
 
+    /// Whether it has room for so many leaves beside a writer, whatever its module keeps there.
+    pub(super) fn has_room_of_leaves(&self, count: usize) -> bool {
+        let state_rows = LABEL_STATE_BYTES_MAX.div_ceil(LABEL_ROW_BYTES);
+        let rows = self.parts.len() + self.options.iter().count() + state_rows;
+        count <= LABEL_LEAVES_MAX && rows + count <= LABEL_ROWS_MAX
+    }
+
     /// It as 4 KiB. What is not said is zero; so are all features that are not known.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use thinwire_buffer::Pool;
 use thinwire_volume::{Completion, ErrorKind, Io, KeptWriter, Layer, Op, Volume};
 
-use super::{LABEL_LEAVES_MAX, LabelError};
+use super::LabelError;
 use crate::cuts::CutRecord;
 
 /// The name under which its own errors appear.
@@ -71,8 +71,9 @@ impl RecordedWhole {
             ended.data = kept.to_data(&Pool::new(0));
             return self.ready.push(ended);
         }
-        let has_room = |kept: &KeptWriter| {
-            kept.leaves.as_ref().is_none_or(|leaves| leaves.len() <= LABEL_LEAVES_MAX)
+        let has_room = |kept: &KeptWriter| match (&self.by, &kept.leaves) {
+            (By::Label(record), Some(leaves)) => record.label().has_room_of_leaves(leaves.len()),
+            _ => true,
         };
         let refused = match (&self.by, KeptWriter::from_data(&io.data)) {
             (By::Reader(_), _) => ErrorKind::ReadOnly,
@@ -81,7 +82,7 @@ impl RecordedWhole {
                 self.waiting.push_back((io, kept));
                 return self.begin();
             }
-            (_, Some(_)) => ErrorKind::NoSpace,
+            (_, Some(_)) => ErrorKind::Unsupported,
         };
         ended.result = Err(io.error(refused, NAME));
         self.ready.push(ended);

@@ -64,7 +64,7 @@ impl Mirror {
             _ if self.config.read_only => ErrorKind::ReadOnly,
             None => ErrorKind::Invalid,
             Some(kept) if kept.leaves.as_ref().is_some_and(|all| all.len() > LABEL_LEAVES_MAX) => {
-                ErrorKind::NoSpace
+                ErrorKind::Unsupported
             }
             Some(kept) => return self.writer.waiting.push_back((io, kept)),
         };

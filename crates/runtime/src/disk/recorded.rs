@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use thinwire_volume::{
-    DiskDone, DiskOp, HeldGrant, KeptBy, LeafGeneration, RecordPlace, Recorded, Volume,
+    DiskDone, DiskOp, HeldGrant, IoError, KeptBy, LeafGeneration, RecordPlace, Recorded, Volume,
     WriterRecord,
 };
 
@@ -35,6 +35,8 @@ impl HeldLeaf {
 /// A file of the state directory, which a thread of its own reads and writes.
 pub struct StateRecord {
     jobs: Jobs,
+    /// The export's.
+    name: String,
     generations: Arc<Mutex<Generations>>,
 }
 
@@ -82,7 +84,7 @@ pub fn recorded(
         Work::BlockStatus { .. } | Work::KeepSize(_) | Work::Cut => Err(libc::EOPNOTSUPP),
     }))?;
     let fd = jobs.fd();
-    let place = StateRecord { jobs, generations };
+    let place = StateRecord { jobs, name: name.to_owned(), generations };
     Ok((Recorded::kept_by(by, below, place, held), fd))
 }
 
@@ -107,11 +109,24 @@ impl RecordPlace for StateRecord {
         let mut all = lock(&self.generations);
         all.kept = generations;
         all.others.extend(others);
-        all.begins = true;
+        (all.begins, all.is_given_up) = (true, false);
     }
 
     fn give_up(&mut self) {
         lock(&self.generations).is_given_up = true;
+    }
+
+    fn on_leaves(&mut self, stored: Result<(), IoError>) {
+        match stored {
+            Err(error) => tracing::warn!(
+                "export {}: how it holds what it is made of could not be stored: {error}. It is tried again every second; if this target ends before that has \
+                 succeeded, whoever serves the export next takes it for written by somebody else, and fences its writer",
+                self.name
+            ),
+            Ok(()) => {
+                tracing::info!("export {}: how it holds what it is made of is stored", self.name)
+            }
+        }
     }
 }
 

@@ -360,6 +360,11 @@ impl Tree {
         self.bottom.has_comers() || self.bottom.is_made_of_others()
     }
 
+    /// Its leaves may be held in another way while it is used: some of its legs come back by themselves, or may be added.
+    pub fn leaves_may_change(&self) -> bool {
+        self.bottom.has_comers()
+    }
+
     /// The volume; what tells what that is made of; what is done after each turn, if it [has to be](Tree::is_tended); and what ends its leaves in
     /// order once nobody uses it any more, giving that up when `hurry` is readable. That is told how. `held` is told when its leaves are held in another way.
     pub fn into_parts(

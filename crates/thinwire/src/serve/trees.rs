@@ -115,6 +115,7 @@ impl TreeOpener {
         let (held, direct, awaited) =
             (tree.held_leaves(&spec.volume), tree.direct(), tree.awaited());
         let (is_tended, held_later) = (tree.is_tended(), HeldLeaves::default());
+        let may_change = tree.leaves_may_change();
         let (volume, outline, tend, end) = tree.into_parts(host, options.hurry, held_later.clone());
         let by = match spec.volume.keeps_writer() {
             true => KeptBy::Volume,
@@ -129,7 +130,9 @@ impl TreeOpener {
             }
         };
         fds.push(fd);
-        volume.follow(held_later);
+        if may_change {
+            volume.follow(held_later);
+        }
         let outlines = &mut *self.outlines.borrow_mut();
         outlines.retain(|(name, _)| *name != spec.name);
         outlines.push((spec.name.clone(), outline));

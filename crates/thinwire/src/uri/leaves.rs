@@ -5,9 +5,6 @@ use std::fs::metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use thinwire_modules::meta::{
-    LABEL_LEAVES_MAX, LABEL_ROW_BYTES, LABEL_ROWS_MAX, LABEL_STATE_BYTES_MAX,
-};
 use thinwire_modules::{Cache, Layout, Qos, Readonly};
 use thinwire_wire::aoe::ShelfSlot;
 
@@ -235,21 +232,14 @@ impl VolumeSpec {
         }
     }
 
-    /// Its writer record has its place in the labels of what is on top of it. Of a volume of a pool it has not: that label is the pool's. Nor where a label may have
-    /// no room for the generations of all leaves.
+    /// Its writer record has its place in the labels of what is on top of it. Of a volume of a pool it has not: that label is the pool's.
     pub fn keeps_writer(&self) -> bool {
-        let VolumeSpec::Over { module, options, children, labels, .. } = self else { return false };
+        let VolumeSpec::Over { children, labels, .. } = self else { return false };
         if self.inner().is_some() || self.cut().is_some() {
             return false;
         }
-        let count = self.leaves().len();
         match (labels, &children[..]) {
-            (true, _) if module.is_mirror() => count <= LABEL_LEAVES_MAX,
-            (true, _) => {
-                let rows = children.len() + options.iter().count() + count;
-                let state_rows = LABEL_STATE_BYTES_MAX.div_ceil(LABEL_ROW_BYTES);
-                count <= LABEL_LEAVES_MAX && rows + state_rows <= LABEL_ROWS_MAX
-            }
+            (true, _) => true,
             // What is over one has that one's, as far as it has none itself.
             (false, [one]) => one.keeps_writer(),
             (false, _) => false,

@@ -18,6 +18,8 @@ struct File {
     /// What was stored, and who was told of.
     stored: Vec<(WriterRecord, Vec<LeafGeneration>)>,
     told: Vec<usize>,
+    /// What was told of changed leaves: that they could not be stored, or are.
+    on_leaves: Vec<bool>,
 }
 
 struct Place {
@@ -79,6 +81,11 @@ impl RecordPlace for Place {
 
     fn remember(&mut self, generations: Vec<LeafGeneration>, others: Vec<usize>) {
         (self.next, self.others) = (generations, others);
+        self.is_given_up = false;
+    }
+
+    fn on_leaves(&mut self, stored: Result<(), IoError>) {
+        self.file.borrow_mut().on_leaves.push(stored.is_ok());
     }
 
     fn give_up(&mut self) {
@@ -189,6 +196,8 @@ struct Keeper {
     cannot: bool,
     /// So many of the next records cannot be stored.
     fails: Rc<RefCell<usize>>,
+    /// It has room for so many leaves.
+    room: usize,
     done: Vec<Completion>,
 }
 
@@ -211,6 +220,9 @@ impl Volume for Keeper {
                 *fails -= 1;
                 ended.result = Err(io.error(ErrorKind::Io, "keeper"));
             }
+            Op::StoreWriter if leaves_of(&io) > self.room => {
+                ended.result = Err(io.error(ErrorKind::Unsupported, "keeper"));
+            }
             Op::StoreWriter => {
                 *self.kept.borrow_mut() = KeptWriter::from_data(&io.data).expect("it is one");
             }
@@ -228,15 +240,21 @@ impl Volume for Keeper {
     }
 }
 
+fn leaves_of(io: &Io) -> usize {
+    KeptWriter::from_data(&io.data).and_then(|kept| kept.leaves).map_or(0, |leaves| leaves.len())
+}
+
 /// A gateway on a machine of its own.
 fn gateway(
     kept: &Rc<RefCell<KeptWriter>>,
     file: &Rc<RefCell<File>>,
     generations: &[u64],
 ) -> Recorded<Place> {
-    let keeper =
-        Keeper { kept: kept.clone(), cannot: false, fails: Rc::default(), done: Vec::new() };
-    over(keeper, file, generations)
+    over(keeper(kept), file, generations)
+}
+
+fn keeper(kept: &Rc<RefCell<KeptWriter>>) -> Keeper {
+    Keeper { kept: kept.clone(), cannot: false, fails: Rc::default(), room: 9, done: Vec::new() }
 }
 
 fn over(keeper: Keeper, file: &Rc<RefCell<File>>, generations: &[u64]) -> Recorded<Place> {
@@ -285,8 +303,7 @@ fn what_a_file_has_from_before_is_taken_over_once() {
 #[test]
 fn what_a_volume_does_not_keep_after_all_is_in_the_file() {
     let (kept, file) = (Rc::default(), held(3, &[4]));
-    let keeper = Keeper { kept, cannot: true, fails: Rc::default(), done: Vec::new() };
-    let mut volume = over(keeper, &file, &[5]);
+    let mut volume = over(Keeper { cannot: true, ..keeper(&kept) }, &file, &[5]);
     assert_eq!(load_writer(&mut volume).unwrap().generation, 3);
     store_writer(&mut volume, WriterRecord::new(4, CLIENT, "node2")).unwrap();
     assert_eq!(file.borrow().record.generation, 4);
@@ -296,9 +313,7 @@ fn what_a_volume_does_not_keep_after_all_is_in_the_file() {
 #[test]
 fn nobody_reads_what_a_volume_could_not_keep() {
     let (kept, file, fails) = (Rc::default(), held(3, &[4]), Rc::new(RefCell::new(1)));
-    let of = (Rc::clone(&kept), fails.clone());
-    let keeper = Keeper { kept: of.0, cannot: false, fails: of.1, done: Vec::new() };
-    let mut volume = over(keeper, &file, &[5]);
+    let mut volume = over(Keeper { fails: fails.clone(), ..keeper(&kept) }, &file, &[5]);
     assert_eq!(load_writer(&mut volume).unwrap_err().op, Op::StoreWriter);
     assert_eq!(file.borrow().record.generation, 3, "it is there as long as nothing else is");
     // Nor what could not be given up.
@@ -335,6 +350,182 @@ fn leaves_that_come_are_remembered_without_being_asked_for() {
         // One of which nobody said anything.
         assert_eq!(load_writer(&mut open(&[7, 3, 1])).unwrap().generation, 4, "{by:?}");
     }
+}
+
+/// What there was to be told of leaves that could not be stored, and how often that was tried, in so many seconds with the first of which they change.
+fn changed_in_vain(by: KeptBy, canary: RecordedCanary) -> Result<(), String> {
+    let record = WriterRecord::new(3, CLIENT, "node2");
+    let (kept, file, fails) = (Rc::default(), held(3, &[4]), Rc::new(RefCell::new(0)));
+    let open = |generations: &[u64]| match by {
+        KeptBy::Place => open(&file, generations),
+        KeptBy::Volume => {
+            over(Keeper { fails: fails.clone(), ..keeper(&kept) }, &file, generations)
+        }
+    };
+    let fail = |times: usize| match by {
+        KeptBy::Place => {
+            (file.borrow_mut().fails, file.borrow_mut().writes_nothing) = (times, true)
+        }
+        KeptBy::Volume => *fails.borrow_mut() = times,
+    };
+    let mut volume = open(&[5]);
+    volume.canary = canary;
+    let leaves = HeldLeaves::default();
+    volume.follow(leaves.clone());
+    assert!(volume.is_timed());
+    assert_eq!(load_writer(&mut volume), Ok(record));
+    fail(3);
+    leaves.set(granted(&[5, 1]));
+    let mut now = Time::ZERO;
+    let mut wait = |volume: &mut Recorded<Place>, seconds: u64| {
+        let end = now + Duration::from_secs(seconds);
+        while now < end {
+            let mut done = Vec::new();
+            volume.turn(now);
+            (0..2).for_each(|_| volume.poll(&mut done));
+            assert!(done.is_empty() && volume.outstanding() == 0, "{done:?}");
+            let next = volume.turn(now);
+            now = next.max(now + Duration::from_millis(1)).min(end);
+        }
+    };
+    wait(&mut volume, 2);
+    // If it ends here, its writer is fenced, for nothing: not for less.
+    let left = match by {
+        KeptBy::Place => (file.borrow().fails, file.borrow().leaves.clone()),
+        KeptBy::Volume => (*fails.borrow(), kept.borrow().leaves.clone().unwrap()),
+    };
+    assert_eq!((left.1, &file.borrow().on_leaves[..]), (self::leaves(&[5]), &[false][..]), "once");
+    if left.0 == 2 {
+        return Err("nothing is tried again".into());
+    }
+    assert_eq!(left.0, 1, "each second");
+    wait(&mut volume, 3);
+    assert_eq!(file.borrow().on_leaves, [false, true]);
+    drop(volume);
+    assert_eq!(load_writer(&mut open(&[6, 2])), Ok(record), "{by:?}");
+    Ok(())
+}
+
+#[test]
+fn leaves_that_could_not_be_stored_are_stored_later() {
+    for by in [KeptBy::Place, KeptBy::Volume] {
+        changed_in_vain(by, RecordedCanary::None).unwrap();
+        assert!(changed_in_vain(by, RecordedCanary::TriesOnce).is_err(), "{by:?}");
+    }
+}
+
+/// Whoever dies before that fences its writer for nothing, and lets nobody in whom it would have fenced.
+#[test]
+fn leaves_that_are_not_stored_fence_a_writer_for_nothing() {
+    let file = held(3, &[4]);
+    let mut volume = open(&file, &[5]);
+    let leaves = HeldLeaves::default();
+    volume.follow(leaves.clone());
+    load_writer(&mut volume).unwrap();
+    (file.borrow_mut().fails, file.borrow_mut().writes_nothing) = (1, true);
+    // A leg has come back, under another grant.
+    leaves.set(granted(&[7]));
+    volume.poll(&mut Vec::new());
+    volume.poll(&mut Vec::new());
+    drop(volume);
+    assert_eq!(load_writer(&mut open(&file, &[8])).unwrap().generation, 4);
+}
+
+/// A record that goes with the next one has the leaves, and nothing more is tried.
+#[test]
+fn the_next_record_has_leaves_that_could_not_be_stored() {
+    let file = held(3, &[4]);
+    let mut volume = open(&file, &[5]);
+    let leaves = HeldLeaves::default();
+    volume.follow(leaves.clone());
+    load_writer(&mut volume).unwrap();
+    (file.borrow_mut().fails, file.borrow_mut().writes_nothing) = (1, true);
+    leaves.set(granted(&[5, 1]));
+    volume.poll(&mut Vec::new());
+    volume.poll(&mut Vec::new());
+    assert!(volume.turn(Time::ZERO) < Time::NEVER);
+    store_writer(&mut volume, WriterRecord::new(4, CLIENT, "node2")).unwrap();
+    assert_eq!(volume.turn(Time::ZERO), Time::NEVER);
+    assert_eq!(file.borrow().on_leaves, [false, true]);
+    assert_eq!(load_writer(&mut open(&file, &[6, 2])).unwrap().generation, 4);
+}
+
+/// More leaves than the volume has room for, come while it is served or described, and fewer again: the record goes to the file and back, cut off behind each step.
+fn moves(canary: RecordedCanary) -> Result<(), String> {
+    let roomy = |kept: &Rc<RefCell<KeptWriter>>, room| Keeper { room, ..keeper(kept) };
+    for cut in 0..6 {
+        let (kept, file) = (Rc::default(), Rc::default());
+        let mut volume = over(roomy(&kept, 2), &file, &[4, 9]);
+        load_writer(&mut volume).unwrap();
+        let mut told = WriterRecord::new(1, CLIENT, "node2");
+        store_writer(&mut volume, told).unwrap();
+        drop(volume);
+        // Each step may be the last.
+        let mut volume = over(roomy(&kept, 2), &file, &[5, 10, 1]);
+        volume.canary = canary;
+        let next = WriterRecord::new(2, CLIENT, "node2");
+        let mut steps = 0;
+        let mut run = |volume: &mut Recorded<Place>, io: Io| {
+            volume.submit(io);
+            let mut done = Vec::new();
+            while done.is_empty() && steps < cut {
+                volume.poll(&mut done);
+                steps += 1;
+            }
+            done.pop().map(|ended| ended.result)
+        };
+        let mut is_raised = false;
+        if let Some(loaded) = run(&mut volume, Io::new(1, Op::LoadWriter, 0, 0)) {
+            loaded.unwrap();
+            // Of the third nobody knew.
+            (told, is_raised) = (WriterRecord::new(2, [0; 16], ""), true);
+        }
+        let next = WriterRecord { generation: next.generation + u64::from(is_raised), ..next };
+        if let Some(Ok(())) = run(&mut volume, next.to_io(2, &Pool::new(0))) {
+            told = next;
+        }
+        drop(volume);
+        // Whoever comes next knows who that was, or a later one: he is fenced for nothing, or not at all.
+        let mut volume = over(roomy(&kept, 2), &file, &[6, 11, 2]);
+        let found = load_writer(&mut volume).unwrap();
+        let is_fenced = found.generation > told.generation;
+        if found.generation < told.generation || (!is_fenced && found.holder != told.holder) {
+            return Err(format!("{cut}: {told:?} was told of, {found:?} is found"));
+        }
+        assert_eq!(kept.borrow().record, WriterRecord::default(), "{cut}: it is in the file");
+        assert_eq!(file.borrow().record, found, "{cut}");
+        store_writer(&mut volume, WriterRecord::new(9, CLIENT, "node2")).unwrap();
+        drop(volume);
+        // And back, with fewer.
+        let mut volume = over(roomy(&kept, 2), &file, &[7, 12]);
+        assert_eq!(load_writer(&mut volume).unwrap(), WriterRecord::new(9, CLIENT, "node2"));
+        assert_eq!(kept.borrow().record.generation, 9, "{cut}: what it is without a third");
+        assert_eq!(file.borrow().record, WriterRecord::default());
+        // While it is served.
+        let leaves = HeldLeaves::default();
+        volume.follow(leaves.clone());
+        leaves.set(granted(&[7, 12, 1]));
+        (0..4).for_each(|_| volume.poll(&mut Vec::new()));
+        assert_eq!((kept.borrow().record.generation, file.borrow().record.generation), (0, 9));
+        assert_eq!(file.borrow().leaves, self::leaves(&[7, 12, 1]));
+        leaves.set(granted(&[7, 12]));
+        (0..4).for_each(|_| volume.poll(&mut Vec::new()));
+        assert_eq!(kept.borrow().record.generation, 9);
+        store_writer(&mut volume, WriterRecord::new(10, CLIENT, "node2")).unwrap();
+        drop(volume);
+        // What the file has is old by now.
+        let mut volume = over(roomy(&kept, 2), &file, &[8, 13]);
+        assert_eq!(load_writer(&mut volume).unwrap().generation, 10);
+        assert_eq!(file.borrow().record, WriterRecord::default());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_record_without_room_moves_to_the_place_and_back() {
+    moves(RecordedCanary::None).unwrap();
+    let why = moves(RecordedCanary::LeavesOld).unwrap_err();
+    assert!(why.contains("was told of"), "{why}");
 }
 
 #[test]

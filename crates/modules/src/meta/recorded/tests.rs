@@ -206,12 +206,12 @@ fn what_fails_is_told_and_the_next_one_is_stored() {
     world.wait();
     assert_eq!((world.told, world.load()), (3, kept(3)));
     let mut most = kept(4);
-    most.leaves = Some(vec![LeafGeneration::default(); LABEL_LEAVES_MAX + 1]);
+    most.leaves = Some(vec![LeafGeneration::default(); crate::meta::LABEL_LEAVES_MAX + 1]);
     world.store(&most);
     let mut io = kept(5).to_io(5, &Pool::new(0));
     io.data = SegList::of(Pool::new(0).copy_of(&[1; 7]).freeze());
     world.submit(io);
-    assert_eq!(world.errors[1..], [ErrorKind::NoSpace, ErrorKind::Invalid]);
+    assert_eq!(world.errors[1..], [ErrorKind::Unsupported, ErrorKind::Invalid]);
     // Fenced at the part without the label: nothing is written there any more, either.
     world.disks[1].fail(Some(ErrorKind::Fenced));
     world.write(300);
