@@ -22,6 +22,8 @@ pub struct LegsInUse {
     pub used: u8,
     /// They do not come back: they are no legs any more, which is on record, or have other content than they had.
     pub out: u8,
+    /// Those of them that are no legs any more.
+    pub removed: u8,
 }
 
 /// Who gives a mirror back the legs that it has dropped, or that were missing when it was opened. Asked by the turns of the mirror, so
@@ -119,8 +121,13 @@ impl Mirror {
             LegState::InSync | LegState::Behind { .. } | LegState::Resyncing { .. } => false,
         };
         let legs = self.state.legs.iter().enumerate();
-        let out = legs.filter(|(_, state)| is_out(state)).fold(0, |out, (leg, _)| out | 1 << leg);
-        LegsInUse { in_sync: self.in_sync, used: self.active | self.record.joining, out }
+        let (mut out, mut removed) = (0, 0);
+        for (leg, state) in legs.filter(|(_, state)| is_out(state)) {
+            out |= 1 << leg;
+            removed |= u8::from(matches!(state, LegState::Removed { .. })) << leg;
+        }
+        let used = self.active | self.record.joining;
+        LegsInUse { in_sync: self.in_sync, used, out, removed }
     }
 
     /// A leg that was given up, or was missing, has other content than it had: that is on record from now on, and nothing is written there.

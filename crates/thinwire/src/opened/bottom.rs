@@ -107,13 +107,17 @@ impl Bottom {
         self.gather(of).into_iter().flatten().collect()
     }
 
-    /// Under which generations its leaves are held by now, all of them.
+    /// Under which generations its leaves are held by now, all of them but those that came and went.
     pub fn held(&self) -> Vec<HeldGrant> {
         let of = |leaf: &Leaf| match leaf.granted() {
             Some((identity, grant)) => HeldGrant { leaf: identity.identity, grant },
             None => HeldGrant::default(),
         };
-        self.gather(|leaf| Some(of(leaf)))
+        let own = self.leaves.iter().enumerate();
+        let own = own.filter(|(at, _)| !self.returning.has_removed(*at));
+        let mut found: Vec<_> = own.map(|(_, leaf)| of(leaf)).collect();
+        self.pools.iter().for_each(|pool| found.extend(pool.bottom().held()));
+        found
     }
 
     /// Whether their writers would stay on record.

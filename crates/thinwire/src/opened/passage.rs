@@ -37,6 +37,9 @@ pub(super) struct Passage {
     pub leaves: Vec<Range<usize>>,
     /// Which leg is described there, as far as that is known for sure.
     pub legs: Vec<Option<usize>>,
+    /// How many places there were when it was opened, and those behind these that are another's leg by now.
+    described: usize,
+    former: Vec<usize>,
     /// What names it, and its parts, in labels.
     whole: [u8; 16],
     parts: Vec<[u8; 16]>,
@@ -73,8 +76,8 @@ impl Passage {
         by_place: Vec<Option<usize>>,
         leaves: Vec<Range<usize>>,
     ) -> Self {
-        let legs = vec![None; by_place.len()];
-        Passage { mirror, name, by_place, leaves, legs, ..Passage::default() }
+        let (legs, described) = (vec![None; by_place.len()], by_place.len());
+        Passage { mirror, name, by_place, leaves, legs, described, ..Passage::default() }
     }
 
     /// The mirror has been opened, of what was found: for each leg, in which place it is if it is used; and which legs are described, in which places.
@@ -105,6 +108,7 @@ impl Passage {
         for place in 0..self.legs.len() {
             if self.legs[place] == Some(leg) {
                 self.legs[place] = None;
+                self.former.push(place);
             }
         }
         self.by_place.push(Some(number));
@@ -152,6 +156,14 @@ impl Passage {
         let place = self.leaves.iter().position(|leaves| leaves.contains(&leaf));
         let leg = place.and_then(|place| self.legs[place]);
         leg.is_some_and(|leg| stand.used >> leg & 1 == 0)
+    }
+
+    /// This leaf was added while the mirror was used, and removed again: whoever opens the mirror next has no such leaf, unless somebody describes it all the same.
+    pub fn has_removed(&self, leaf: usize) -> bool {
+        let place = self.leaves.iter().position(|leaves| leaves.contains(&leaf));
+        let Some(place) = place.filter(|place| *place >= self.described) else { return false };
+        let removed = self.stand.unwrap_or_default().removed;
+        self.former.contains(&place) || self.legs[place].is_some_and(|leg| removed >> leg & 1 == 1)
     }
 
     /// Of which leg this label of something that is back is.

@@ -202,6 +202,11 @@ impl Returning {
         self.is_coming(leaf) || self.passages.iter().any(|of| of.borrow().goes_without(leaf))
     }
 
+    /// The leaf was added to a mirror in use, and removed again.
+    pub fn has_removed(&self, leaf: usize) -> bool {
+        self.passages.iter().any(|of| of.borrow().has_removed(leaf))
+    }
+
     /// Goes on with all of them, after each turn of the host.
     #[inline]
     pub fn tend(&mut self, leaves: &mut [Leaf]) -> Returned {

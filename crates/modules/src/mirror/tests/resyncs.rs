@@ -313,7 +313,7 @@ fn only_a_leg_that_was_given_up_is_failed() {
 #[test]
 fn who_brings_legs_is_told_how_they_stand() {
     let (mut world, kept) = without_the_second();
-    let of = |in_sync, used, out| LegsInUse { in_sync, used, out };
+    let of = |in_sync, used, out| LegsInUse { in_sync, used, out, removed: 0 };
     let why = |world: &World, leg: usize| world.mirror.report().legs[leg].absence.why.clone();
     assert_eq!(kept.borrow().seen, [of(0b11, 0b11, 0), of(0b01, 0b01, 0)]);
     assert_eq!([why(&world, 0), why(&world, 1)], ["", "leg 1 is gone"]);

@@ -28,7 +28,7 @@ fn opened(found: [bool; 3], used: [bool; 3]) -> Rc<RefCell<Passage>> {
 }
 
 fn stand(in_sync: u8, used: u8, out: u8) -> LegsInUse {
-    LegsInUse { in_sync, used, out }
+    LegsInUse { in_sync, used, out, removed: 0 }
 }
 
 /// Of what was not found it is known which leg it is only if it can be no other.
