@@ -48,6 +48,9 @@ class Gateways:
         run_dir = ("--run-dir", lab.path("run"))
         volume = self.describe("maker", uris=[uri(lab, name, over="raw", node=f"node-{name}") for name in names])
         thinwire(lab, "volume", "create", volume, *run_dir, timeout=60)
+        if kind == "thin":
+            for size, name in ("16M", "home"), ("4M", "other"):
+                thinwire(lab, "volume", "create", f"{volume.split('@')[0]}@{name}", "--size", size, *run_dir, timeout=60)
         self.both = [self.gateway(link) for link in (1, 2)]
 
     def leg_uris(self, link):
@@ -57,17 +60,21 @@ class Gateways:
         path = self.lab.path(f"{name}.toml")
         with open(path, "w", encoding="utf-8") as file:
             children = ", ".join(f'"{leaf}"' for leaf in uris)
-            labels = "" if self.kind == "mirror" else "labels = true\n"
+            labels = "labels = true\n" if self.kind == "stripe" else ""
             file.write(f'[[volume]]\nname = "home"\nkind = "{self.kind}"\n{labels}children = [{children}]\n')
             if self.kind == "stripe":
                 # What has no label of its own has that of what it stands on.
                 file.write('[[volume]]\nname = "top"\nkind = "qos"\niops = 1000000\nchildren = ["home"]\n')
+        if self.kind == "thin":
+            return f"{path}#home{'' if name == 'maker' else '@home'}"
         return f"{path}#{'top' if self.kind == 'stripe' and name != 'maker' else 'home'}"
 
     def gateway(self, link, run=None, others=()):
         volume = self.describe(f"gateway-{link}", self.leg_uris(link))
         places = ("--state-dir", self.lab.path(f"gateway-state-{link}"), "--run-dir", self.lab.path(run or f"gateway-run-{link}"))
-        target = Target(self.lab, f"home={volume}", *others, name="middle", over="raw", side="initiator", extra=places, start=False)
+        # Two volumes of a pool, each with a record of its own.
+        more = [f"other={volume.replace('@home', '@other')}"] if self.kind == "thin" else []
+        target = Target(self.lab, f"home={volume}", *more, *others, name="middle", over="raw", side="initiator", extra=places, start=False)
         other = target.argv.index(f"eth{3 - link}")
         del target.argv[other - 1:other + 1]
         return target
@@ -83,7 +90,7 @@ class Gateways:
     def is_attached(self, link):
         """Whether the writer of the export is with that one."""
         shown = thinwire(self.lab, "status", "--json", "--run-dir", self.lab.path(f"gateway-run-{link}"))
-        (export,) = json.loads(shown.stdout)["targets"][0]["exports"]
+        export = json.loads(shown.stdout)["targets"][0]["exports"][0]
         return bool(export["writer"] and export["writer"]["attached"])
 
     def kept_in_files(self):
@@ -93,7 +100,7 @@ class Gateways:
         return [name for name in names if name.startswith("gateway-")]
 
 
-@test(links=2, seconds=240, each={kind: {"kind": kind} for kind in ("mirror", "stripe")})
+@test(links=2, seconds=240, each={kind: {"kind": kind} for kind in ("mirror", "stripe", "thin")})
 def one_dies_and_the_other_knows_its_writer(lab, kind):
     """A gateway is killed with a write that was acknowledged and not flushed, and with writes under way. The other one, with a state directory that is empty, gets the leaves when the first has been
     silent for its lease, and lets its initiator go on, which sends again what is missing; a stranger is told who has it. The same back again."""
@@ -124,6 +131,12 @@ def one_dies_and_the_other_knows_its_writer(lab, kind):
     for target in gateways.legs.targets:
         target.stop()
     shown = json.loads(thinwire(lab, "volume", "dump", "--json", *gateways.legs.images, "--run-dir", lab.path("run")).stdout)
+    if kind == "thin":
+        check(shown["parts"][1]["label"]["writer"] is None, "the pool has none")
+        of = dict(shown["parts"][1]["label"]["pool"]["writers"])
+        check(of[1]["generation"] and of[1]["name"] is None and len(of[1]["leaves"]) == 2, f"it has let go: {of}")
+        check(of[2]["generation"] == 0 and len(of[2]["leaves"]) == 2, f"nobody has written the other one: {of}")
+        return
     writers = [part["label"]["writer"] for part in shown["parts"]]
     kept = writers if kind == "mirror" else writers[:1]
     check(all(writer and writer["generation"] and writer["name"] is None and len(writer["leaves"]) == 2 for writer in kept), f"it has let go: {shown}")

@@ -25,7 +25,7 @@ use crate::labelled::{Opening, assemble_whole, read_all, wait};
 use crate::uri::VolumeSpec;
 
 pub use desk::{PoolAsk, PoolDesk, PoolName};
-pub use request::{PoolRequest, PoolStatus, PoolVolumeStatus, describe};
+pub use request::{PoolRequest, PoolStatus, PoolVolumeStatus, PoolWriterStatus, describe};
 
 /// A pool, and who tells people of it.
 type ToldPool = (ThinPool, Rc<PoolTeller>);

@@ -63,6 +63,11 @@ pub enum PoolFinding {
         /// Its name.
         name: String,
     },
+    /// What is there of the writer of a volume is no record, or the volume is not there.
+    Writer {
+        /// Its number.
+        volume: u64,
+    },
     /// The pool would give the number of a volume to another one.
     Number {
         /// The number.
@@ -99,6 +104,10 @@ impl fmt::Display for PoolFinding {
             PoolFinding::Name { volume, name } => {
                 write!(f, "volume {volume} has no name, or that of another: {name:?}")
             }
+            PoolFinding::Writer { volume } => write!(
+                f,
+                "who may write volume {volume} as an export is no record, or there is no such volume: nobody is let in to write it so; a clone of it begins without one"
+            ),
             PoolFinding::Number { volume } => {
                 write!(f, "volume {volume} has a number that the next one would get")
             }
@@ -205,6 +214,8 @@ impl PoolCheck {
     }
 
     fn look_at_table(&mut self, core: &Core) {
+        let odd = core.odd_writers.iter();
+        self.found.extend(odd.map(|&volume| PoolFinding::Writer { volume }));
         let mut names = BTreeSet::new();
         for (&volume, entry) in &core.entries {
             if entry.name.is_empty() || !names.insert(&entry.name) {

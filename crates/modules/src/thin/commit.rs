@@ -9,6 +9,7 @@ use super::drive::Sub;
 use super::jobs::Stage;
 use super::opening::Phase;
 use super::rows::VolumeRow;
+use super::writers::Writer;
 use super::{Core, ENDS, Entry, PoolCanary, PoolHead, tell_all};
 use crate::meta::tree::{TreeFault, TreePointer, TreeStop};
 
@@ -125,7 +126,8 @@ impl Core {
     pub(super) fn add_row(&mut self, volume: u64, row: VolumeRow, name: String) {
         let open = self.commits.open;
         self.commits.undo_open.push((volume, None));
-        let entry = Entry { row, name, slot: None, changed_in: open, added_in: open };
+        let writer = Writer::None;
+        let entry = Entry { row, name, slot: None, changed_in: open, added_in: open, writer };
         self.entries.insert(volume, entry);
         self.count_kept();
         self.commits.on_change(self.now);
@@ -213,13 +215,14 @@ impl Core {
         if !is_free || self.phase != Phase::Serving || !(commits.is_wanted || is_due) {
             return;
         }
-        let roots = [self.volumes.at, self.names.at, TreePointer::NONE, TreePointer::NONE];
+        let roots = [self.volumes.at, self.names.at, self.writers.at, TreePointer::NONE];
         let ended = if self.marks_end { self.trees.label_mut().openings } else { 0 };
         let untrimmed = match ended {
             0 => 0,
             _ => self.trim.next.map_or(0, |next| next + 1),
         };
-        let head = PoolHead { ended, untrimmed, ..self.head };
+        let has_writers = !self.writers.at.is_none();
+        let head = PoolHead { ended, untrimmed, has_writers, ..self.head };
         match self.trees.commit(roots, &head.encode()) {
             Ok(()) => {
                 self.ends_left = match std::mem::take(&mut self.marks_end) {

@@ -18,6 +18,8 @@ pub const BLOCK_BYTES_MOST: u32 = 1 << 20;
 pub const METADATA_BYTES_LEAST: u64 = 4 << 20;
 
 const VERSION: u8 = 1;
+/// Of a pool that has records of writers.
+const VERSION_WITH_WRITERS: u8 = 2;
 
 /// What a pool is, beside its trees. A commit replaces it as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub struct PoolHead {
     pub ended: u64,
     /// If it has ended in order: free blocks from this one on, counted from 1, may not have been discarded; 0 if all were.
     pub untrimmed: u64,
+    /// It has records of who may write its volumes.
+    pub has_writers: bool,
 }
 
 /// What a new pool is to be.
@@ -71,7 +75,8 @@ impl NewPool {
             ));
         }
         let block_shift = block_bytes.ilog2() as u8;
-        let head = PoolHead { block_shift, next_volume: 1, time: 0, ended: 0, untrimmed: 0 };
+        let (time, ended, untrimmed, has_writers) = (0, 0, 0, false);
+        let head = PoolHead { block_shift, next_volume: 1, time, ended, untrimmed, has_writers };
         let nodes = nodes_in(metadata_bytes);
         Ok([Vec::new(), TreeState::new(nodes, blocks).encode(&head.encode())])
     }
@@ -100,7 +105,7 @@ impl PoolHead {
     /// It as bytes for a label.
     pub fn encode(&self) -> [u8; POOL_HEAD_BYTES] {
         let mut out = [0; POOL_HEAD_BYTES];
-        out[0] = VERSION;
+        out[0] = if self.has_writers { VERSION_WITH_WRITERS } else { VERSION };
         out[1] = self.block_shift;
         out[8..16].copy_from_slice(&self.next_volume.to_le_bytes());
         out[16..24].copy_from_slice(&self.time.to_le_bytes());
@@ -117,12 +122,13 @@ impl PoolHead {
         let Ok(bytes) = <&[u8; POOL_HEAD_BYTES]>::try_from(bytes) else {
             return Err("has another length than 64 bytes");
         };
-        if bytes[0] != VERSION {
+        if ![VERSION, VERSION_WITH_WRITERS].contains(&bytes[0]) {
             return Err("is of another version: use the program that wrote it");
         }
         let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let [next_volume, time, ended, untrimmed] = [8, 16, 24, 32].map(number);
-        let head = PoolHead { block_shift: bytes[1], next_volume, time, ended, untrimmed };
+        let (block_shift, has_writers) = (bytes[1], bytes[0] == VERSION_WITH_WRITERS);
+        let head = PoolHead { block_shift, next_volume, time, ended, untrimmed, has_writers };
         if !(BLOCK_BYTES_LEAST.ilog2()..=BLOCK_BYTES_MOST.ilog2())
             .contains(&head.block_shift.into())
         {

@@ -131,8 +131,10 @@ impl Core {
         let to = self.slots.get_mut(slot);
         debug_assert!(io.op.is_record() || to.geometry.check(&io) == Ok(()), "{io:?}");
         to.outstanding += 1;
-        if io.op == Op::Cut {
-            return self.ask_cut(slot, &io);
+        match io.op {
+            Op::Cut => return self.ask_cut(slot, &io),
+            Op::LoadWriter | Op::StoreWriter => return self.begin_record(slot, &io),
+            _ => {}
         }
         if to.is_held && io.op.is_write() {
             to.waiting.push_back(io);
@@ -145,9 +147,7 @@ impl Core {
     /// Begins an I/O that nobody holds back.
     pub(super) fn begin(&mut self, slot: u32, io: Io) {
         let to = self.slots.get_mut(slot);
-        let error = if io.op.is_record() {
-            Some(ErrorKind::Unsupported)
-        } else if io.op.is_write() || io.op == Op::Flush {
+        let error = if io.op.is_write() || io.op == Op::Flush {
             self.commits.stopped.as_ref().map(|stopped| stopped.kind)
         } else {
             None

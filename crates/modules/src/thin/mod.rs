@@ -25,6 +25,7 @@
 //!   (rule 9, which the trees keep); what a commit has freed is discarded behind the next one, and given out behind that (rule 10).
 //! * `trim` discards, behind a crash, what commits before that had freed.
 //! * `growth` has both labels say how large the parts are before anything in what they grow by is counted (rule 24).
+//! * `writers` keeps who may write each volume as an export, durably before anybody is told (rule 3 of `docs/protocol.md`).
 //! * `ops` holds the writes of a volume while it is cut, and has rollbacks change the incarnation (rule 23).
 //!
 //! *Failures.* After a commit has failed, or a flush of the data, or once the data part is gone, nothing changes any more until the pool is opened anew: whatever would,
@@ -52,6 +53,7 @@ mod rows;
 pub(crate) mod tests;
 mod trim;
 mod unmap;
+mod writers;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -69,9 +71,10 @@ use self::jobs::Job;
 use self::mapping::Run;
 use self::opening::Phase;
 use self::ops::Ops;
-use self::rows::{Mapping, NameRow, VolumeRow};
+use self::rows::{Mapping, NameRow, VolumeRow, WriterRow};
 use self::trim::Trim;
-use crate::meta::tree::{TreeCanary, TreeRoot, Trees};
+use self::writers::Writer;
+use crate::meta::tree::{TreeCanary, TreeFault, TreeRoot, Trees};
 use crate::meta::{Label, Labels};
 
 pub use check::{PoolCheck, PoolFinding};
@@ -88,6 +91,7 @@ pub use ops::{OpNumber, PoolDone, PoolError, PoolOp};
 pub use repair::PoolRepair;
 pub use report::{PoolEvent, PoolReport, VolumeReport};
 pub use rows::VOLUME_NAME_BYTES_MAX;
+pub use writers::{SeenWriters, look_at_writers};
 
 /// The token of the labels of both parts: no other I/O there has it.
 pub const POOL_LABEL_TOKEN: Token = Token::MAX;
@@ -199,6 +203,12 @@ pub enum PoolCanary {
     CommitsBeforeData,
     /// What a commit frees is given out before that is durable.
     ReusesEarly,
+    /// Whoever stores the record of a writer is told before that is durable.
+    WriterToldEarly,
+    /// A snapshot or clone has the writer of what it is of.
+    InheritsWriter,
+    /// The record of a deleted volume stays.
+    KeepsWriter,
 }
 
 /// What is known of a volume.
@@ -210,6 +220,8 @@ struct Entry {
     /// The transaction that has changed it last, and the one that it is there by, as what it is known by; 0 if it was there when the pool was opened.
     changed_in: u64,
     added_in: u64,
+    /// Who may write it as an export, as was durable last.
+    writer: Writer,
 }
 
 /// The pool itself, which all handles share.
@@ -226,6 +238,11 @@ struct Core {
     head: PoolHead,
     volumes: TreeRoot<VolumeRow>,
     names: TreeRoot<NameRow>,
+    writers: TreeRoot<WriterRow>,
+    /// Rows of that, while it is read; volumes of which what is there is no record, or that are not there; and why not all of it can be read.
+    writers_found: Vec<(u64, WriterRow)>,
+    odd_writers: Vec<u64>,
+    lost_writers: Option<TreeFault>,
     /// So many free blocks are kept for metadata of what stands on volumes.
     kept_blocks: u64,
     entries: BTreeMap<u64, Entry>,

@@ -13,8 +13,11 @@ use super::growth::Growth;
 use super::head::nodes_in;
 use super::ops::{Ops, PoolError};
 use super::report::Levels;
-use super::rows::{BLOCKS_MAX, KINDS, NameRow, VolumeRow, names_at, volumes_at};
+use super::rows::{
+    BLOCKS_MAX, KINDS, NameRow, VolumeRow, WriterRow, names_at, volumes_at, writers_at,
+};
 use super::trim::Trim;
+use super::writers::Writer;
 use super::{
     Core, ENDS, Entry, NAME, PoolCanary, PoolConfig, PoolHead, PoolPart, THIN_MODULE, TREE_TOKEN,
     ThinPool, VOLUMES_MAX,
@@ -29,6 +32,8 @@ pub(super) enum Phase {
     Volumes(u64),
     /// Likewise their names.
     Names(u64),
+    /// And the records of their writers.
+    Writers(u64),
     Serving,
 }
 
@@ -146,6 +151,10 @@ impl ThinPool {
             data_start,
             volumes: volumes_at(state.roots[0]),
             names: names_at(state.roots[1]),
+            writers: writers_at(state.roots[2]),
+            writers_found: Vec::new(),
+            odd_writers: Vec::new(),
+            lost_writers: None,
             trees,
             head,
             kept_blocks: 0,
@@ -195,7 +204,14 @@ impl Core {
                     // What has no name by the other tree has one all the same.
                     (
                         volume,
-                        Entry { row, name: String::new(), slot: None, changed_in: 0, added_in: 0 },
+                        Entry {
+                            row,
+                            name: String::new(),
+                            slot: None,
+                            changed_in: 0,
+                            added_in: 0,
+                            writer: Writer::None,
+                        },
                     )
                 }));
                 next.map(|next| self.phase = next.map_or(Phase::Names(0), Phase::Volumes))
@@ -208,7 +224,16 @@ impl Core {
                         row.as_str().clone_into(&mut entry.name);
                     }
                 }
-                next.map(|next| self.phase = next.map_or(Phase::Serving, Phase::Names))
+                next.map(|next| self.phase = next.map_or(Phase::Writers(0), Phase::Names))
+            }
+            Phase::Writers(from) => {
+                let mut rows = Vec::<(u64, WriterRow)>::new();
+                let next = self.trees.rows(self.writers, from..=u64::MAX, &mut rows);
+                self.writers_found.append(&mut rows);
+                if let Ok(None) = next {
+                    self.take_writers();
+                }
+                next.map(|next| self.phase = next.map_or(Phase::Serving, Phase::Writers))
             }
             Phase::Serving => return false,
         };
@@ -217,12 +242,21 @@ impl Core {
             Err(TreeStop::Wait) => return false,
             // What is there is served; what may be there is not made anew.
             Err(stop) => {
-                if let TreeStop::Fault(fault) = stop {
-                    self.ops.damaged.get_or_insert(fault);
-                }
-                self.phase = match self.phase {
-                    Phase::Volumes(_) => Phase::Names(0),
-                    _ => Phase::Serving,
+                self.phase = match (self.phase, stop) {
+                    (Phase::Writers(_), TreeStop::Fault(fault)) => {
+                        self.lose_writers(fault);
+                        Phase::Serving
+                    }
+                    (phase, stop) => {
+                        if let TreeStop::Fault(fault) = stop {
+                            self.ops.damaged.get_or_insert(fault);
+                        }
+                        match phase {
+                            Phase::Volumes(_) => Phase::Names(0),
+                            Phase::Names(_) => Phase::Writers(0),
+                            _ => Phase::Serving,
+                        }
+                    }
                 };
             }
         }

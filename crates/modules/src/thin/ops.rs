@@ -11,9 +11,9 @@ use std::fmt;
 use std::time::Duration;
 
 use thinwire_buffer::Time;
-use thinwire_volume::{CutAct, CutOrder, VolumeEvent};
+use thinwire_volume::{CutAct, CutOrder, KeptWriter, VolumeEvent};
 
-use self::cuts::AskedCut;
+use self::cuts::Asked;
 use self::measure::Measure;
 use super::opening::Phase;
 use super::{Core, PoolCanary};
@@ -51,6 +51,8 @@ pub enum PoolOp {
     Measure { volume: u64 },
     /// What an [`Op::Cut`](thinwire_volume::Op::Cut) asks for. One that is taken has ended once no later write is in it.
     Cut { volume: u64, order: CutOrder },
+    /// What an [`Op::StoreWriter`](thinwire_volume::Op::StoreWriter) asks for: a volume has that writer as an export.
+    StoreWriter { volume: u64, kept: Box<KeptWriter> },
 }
 
 /// What an operation has done.
@@ -222,7 +224,7 @@ pub(super) struct Ops {
     pending: Vec<(OpNumber, u64, PoolDone, PoolOp)>,
     measures: VecDeque<Measure>,
     /// Those that were asked for by I/Os.
-    asked: Vec<AskedCut>,
+    asked: Vec<Asked>,
     pub ended: Vec<(OpNumber, Result<PoolDone, PoolError>)>,
     /// Why not all volumes are known.
     pub damaged: Option<TreeFault>,
@@ -392,8 +394,12 @@ impl Core {
             if !is_durable && stopped.is_none() {
                 return true;
             }
-            if let (true, PoolOp::Resize { volume, .. }) = (is_durable, op) {
-                self.tell_size(*volume);
+            match op {
+                PoolOp::Resize { volume, .. } if is_durable => self.tell_size(*volume),
+                PoolOp::StoreWriter { volume, kept } if is_durable => {
+                    self.on_writer_stored(*volume, kept);
+                }
+                _ => {}
             }
             let why = stopped.clone().unwrap_or_default();
             let ended = if is_durable { Ok(*done) } else { Err(PoolError::Stopped { why }) };

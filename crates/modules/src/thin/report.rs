@@ -1,5 +1,7 @@
 //! What a pool says of itself: how full it is, its volumes, and events when it fills up.
 
+use thinwire_volume::WriterRecord;
+
 use super::rows::{RowCut, TIME_MAX};
 use super::{Core, PoolCanary};
 use crate::meta::tree::NODE_BYTES;
@@ -81,6 +83,8 @@ pub struct VolumeReport {
     pub incarnation: u64,
     /// Somebody has it open.
     pub is_open: bool,
+    /// Who may write it as an export, as is on record; none if nobody ever was.
+    pub writer: Option<WriterRecord>,
 }
 
 /// Levels that were told of.
@@ -152,6 +156,7 @@ impl Core {
             cut: (entry.row.cut != RowCut::No).then_some(entry.row.cut == RowCut::Kept),
             incarnation: entry.row.incarnation,
             is_open: entry.slot.is_some(),
+            writer: self.writer_of(volume).map(|kept| kept.record),
         };
         PoolReport {
             block_bytes: self.head.block_bytes(),

@@ -18,14 +18,16 @@ const OF_CUT: u8 = 2;
 const UNDECIDED: u8 = 4;
 
 /// All kinds of trees that a pool has.
-pub(super) static KINDS: [TreeKind; 3] = [
+pub(super) static KINDS: [TreeKind; 4] = [
     TreeKind::of::<VolumeRow>(TREE_KIND_FIRST, "volumes"),
     TreeKind::of::<NameRow>(TREE_KIND_FIRST + 1, "names of volumes"),
     TreeKind::of::<Mapping>(TREE_KIND_FIRST + 2, "blocks of a volume"),
+    TreeKind::of::<WriterRow>(TREE_KIND_FIRST + 3, "writers of volumes"),
 ];
 
 /// Numbers of the kinds of the roots in the state.
-pub(super) const ROOT_KINDS: [u8; TREE_ROOTS] = [TREE_KIND_FIRST, TREE_KIND_FIRST + 1, 0, 0];
+pub(super) const ROOT_KINDS: [u8; TREE_ROOTS] =
+    [TREE_KIND_FIRST, TREE_KIND_FIRST + 1, TREE_KIND_FIRST + 3, 0];
 
 /// The tree of volumes that has its root there.
 pub(super) fn volumes_at(at: TreePointer) -> TreeRoot<VolumeRow> {
@@ -35,6 +37,11 @@ pub(super) fn volumes_at(at: TreePointer) -> TreeRoot<VolumeRow> {
 /// The tree of names, likewise.
 pub(super) fn names_at(at: TreePointer) -> TreeRoot<NameRow> {
     TreeRoot::new(&KINDS[1], at)
+}
+
+/// The tree of writer records, likewise.
+pub(super) fn writers_at(at: TreePointer) -> TreeRoot<WriterRow> {
+    TreeRoot::new(&KINDS[3], at)
 }
 
 /// Whether a snapshot is one of several, cut as one: then its incarnation is the cut's.
@@ -183,6 +190,42 @@ pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
         return Err("has no control characters");
     }
     Ok(())
+}
+
+/// A record of a writer has fewer rows than this.
+pub(super) const ROWS_OF_WRITER: u64 = 128;
+
+/// The key of a row of the record of a volume.
+pub(super) fn writer_key(volume: u64, nth: u64) -> u64 {
+    volume * ROWS_OF_WRITER + nth
+}
+
+/// So many bytes of a record of who may write a volume, by the number of the volume and of the row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WriterRow(pub [u8; WriterRow::LEN]);
+
+impl WriterRow {
+    pub const LEN: usize = 64;
+
+    /// These, and zeroes behind them.
+    pub fn new(bytes: &[u8]) -> Self {
+        let mut row = [0; Self::LEN];
+        row[..bytes.len()].copy_from_slice(bytes);
+        WriterRow(row)
+    }
+}
+
+impl TreeValue for WriterRow {
+    const BYTES: usize = WriterRow::LEN;
+
+    fn put(&self, out: &mut [u8]) {
+        out.copy_from_slice(&self.0);
+    }
+
+    /// Whether all rows together are a record is seen when all of them are there.
+    fn take(bytes: &[u8]) -> Option<Self> {
+        Some(WriterRow(bytes.try_into().ok()?))
+    }
 }
 
 /// Where a block of a volume is.

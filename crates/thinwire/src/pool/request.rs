@@ -168,6 +168,18 @@ pub struct PoolVolumeStatus {
     pub is_snapshot: bool,
     /// In seconds since 1970; 0 if that is not known.
     pub created_at: u64,
+    /// Who is on record as its writer as an export; null if nobody ever was.
+    #[serde(default)]
+    pub writer: Option<PoolWriterStatus>,
+}
+
+/// Who may write a volume of a pool as an export.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolWriterStatus {
+    /// Raised by each writer.
+    pub generation: u64,
+    /// What it is called; null if the last one has let go.
+    pub name: Option<String>,
 }
 
 impl PoolStatus {
@@ -186,6 +198,10 @@ impl PoolStatus {
             origin: volume.origin.and_then(name),
             is_snapshot: volume.is_read_only,
             created_at: volume.created_at,
+            writer: volume.writer.map(|record| PoolWriterStatus {
+                generation: record.generation,
+                name: record.is_held().then(|| record.name.as_str().to_owned()),
+            }),
         };
         PoolStatus {
             block_bytes: report.block_bytes,

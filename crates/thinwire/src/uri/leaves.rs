@@ -232,10 +232,10 @@ impl VolumeSpec {
         }
     }
 
-    /// Its writer record has its place in the labels of what is on top of it. Of a volume of a pool it has not: that label is the pool's.
+    /// Its writer record has its place in the labels of what is on top of it, or of a volume of a pool in that.
     pub fn keeps_writer(&self) -> bool {
         let VolumeSpec::Over { children, labels, .. } = self else { return false };
-        if self.inner().is_some() || self.cut().is_some() {
+        if self.cut().is_some() {
             return false;
         }
         match (labels, &children[..]) {

@@ -2,7 +2,8 @@
 
 use super::{OpStop, PoolDone, PoolError, PoolOp};
 use crate::meta::tree::TreePointer;
-use crate::thin::rows::{NameRow, RowCut, TIME_MAX, VolumeRow, check_name};
+use crate::thin::rows::{NameRow, ROWS_OF_WRITER, RowCut, TIME_MAX, VolumeRow};
+use crate::thin::rows::{check_name, writer_key};
 use crate::thin::{Core, Entry, PoolCanary, VOLUMES_MAX};
 
 /// Sizes of volumes are multiples of this: the largest block that the data part may have.
@@ -67,11 +68,12 @@ impl Core {
             PoolOp::Resize { volume, bytes } => self.resize(*volume, *bytes),
             PoolOp::Rename { volume, name } => self.rename(*volume, name),
             PoolOp::Cut { volume, order } => self.apply_cut(*volume, order),
+            PoolOp::StoreWriter { volume, kept } => self.store_writer(*volume, kept),
             PoolOp::Measure { .. } => unreachable!("it changes nothing"),
         }
     }
 
-    pub(super) fn row(&self, volume: u64) -> Result<VolumeRow, PoolError> {
+    pub(in crate::thin) fn row(&self, volume: u64) -> Result<VolumeRow, PoolError> {
         let entry = self.entries.get(&volume).ok_or(PoolError::NoVolume { volume })?;
         Ok(entry.row)
     }
@@ -151,6 +153,7 @@ impl Core {
         }
         let name = new.name.to_owned();
         self.add_row(volume, row, name);
+        self.inherit_writer(row.origin, volume);
         Ok(PoolDone::Created { volume })
     }
 
@@ -225,6 +228,7 @@ impl Core {
     pub(super) fn delete(&mut self, volume: u64) -> Result<PoolDone, OpStop> {
         let row = self.row(volume)?;
         self.check_closed(volume)?;
+        let mut from = self.first_row_of_writer(volume);
         let mut change = self.trees.change_to_free()?;
         if self.canary == PoolCanary::DeletesShared {
             let mut found = Vec::new();
@@ -239,6 +243,11 @@ impl Core {
         }
         let (mut volumes, _) = change.remove(self.volumes, volume)?;
         let (names, _) = change.remove(self.names, volume)?;
+        let mut writers = self.writers;
+        while let Some(at) = from {
+            let last = writer_key(volume, ROWS_OF_WRITER - 1);
+            (writers, from) = change.remove_range(writers, at..=last)?;
+        }
         // What was taken of a snapshot is of what that was of.
         let is_of = |entry: &Entry| {
             row.is_read_only && entry.row.origin == volume && entry.row.cut == RowCut::No
@@ -250,7 +259,7 @@ impl Core {
             (volumes, _) = change.insert(volumes, *of, row)?;
         }
         change.apply()?;
-        (self.volumes, self.names) = (volumes, names);
+        (self.volumes, self.names, self.writers) = (volumes, names, writers);
         self.entries.remove(&volume);
         self.count_kept();
         of.into_iter().for_each(|(of, row)| self.set_row(of, row));

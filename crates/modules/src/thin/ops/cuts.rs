@@ -8,10 +8,10 @@ use thinwire_volume::{
 use super::changes::New;
 use super::{OpNumber, OpStop, PoolDone, PoolError, PoolOp};
 use crate::thin::rows::{RowCut, VolumeRow};
-use crate::thin::{Core, NAME};
+use crate::thin::{Core, NAME, PoolCanary};
 
 /// What has asked for an operation: an I/O of a volume.
-pub(super) struct AskedCut {
+pub(super) struct Asked {
     number: OpNumber,
     slot: u32,
     token: Token,
@@ -51,9 +51,15 @@ impl Core {
             self.woken.extend(to.wakes());
             return to.put_ready(completion);
         }
-        to.jobs += 1;
-        let number = self.ops.push(PoolOp::Cut { volume: to.volume, order });
-        self.ops.asked.push(AskedCut { number, slot, token: io.token, error });
+        let volume = to.volume;
+        self.ask(slot, io, PoolOp::Cut { volume, order });
+    }
+
+    /// Does an operation for an I/O of a volume, whose handle stays until it has ended.
+    pub(in crate::thin) fn ask(&mut self, slot: u32, io: &Io, op: PoolOp) {
+        self.slots.get_mut(slot).jobs += 1;
+        let (number, error) = (self.ops.push(op), io.error(ErrorKind::Invalid, NAME));
+        self.ops.asked.push(Asked { number, slot, token: io.token, error });
         self.settle();
     }
 
@@ -62,7 +68,7 @@ impl Core {
         let Some(at) = self.ops.asked.iter().position(|asked| asked.number == number) else {
             return self.ops.ended.push((number, result));
         };
-        let AskedCut { slot, token, error, .. } = self.ops.asked.swap_remove(at);
+        let Asked { slot, token, error, .. } = self.ops.asked.swap_remove(at);
         let result = result.map(|_| ()).map_err(|why| IoError { kind: kind_of(&why), ..error });
         let to = self.slots.get_mut(slot);
         to.jobs -= 1;
@@ -80,6 +86,10 @@ impl Core {
         }
         match &op {
             PoolOp::Cut { order, .. } if order.act == CutAct::Take => self.end_op(number, Ok(done)),
+            PoolOp::StoreWriter { volume, kept } if self.canary == PoolCanary::WriterToldEarly => {
+                self.on_writer_stored(*volume, kept);
+                self.end_op(number, Ok(done));
+            }
             // Nothing was to be done by it; what was done before may not be durable.
             PoolOp::Cut { .. } if !is_changed => {
                 self.ops.pending.push((number, self.commits.open() - 1, done, op));

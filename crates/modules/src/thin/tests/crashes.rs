@@ -19,10 +19,10 @@ const TORN: [u8; 4] = [0x01, 0xfe, 0x0f, 0xaa];
 const SUBSETS_OF: usize = 6;
 
 /// Fates of the writes that may be lost, of data and of metadata.
-type Fates = [Vec<u8>; 2];
+pub(super) type Fates = [Vec<u8>; 2];
 
 /// What a crash is taken to do: all subsets of a few writes; of many the ends, those of the last few, and some at random.
-fn fates(doubts: [usize; 2], random: &mut SplitMix64) -> Vec<Fates> {
+pub(super) fn fates(doubts: [usize; 2], random: &mut SplitMix64) -> Vec<Fates> {
     let [data, metadata] = doubts;
     let all = data + metadata;
     let of = |bits: &dyn Fn(usize) -> u8| -> Fates {
@@ -55,7 +55,7 @@ fn fates(doubts: [usize; 2], random: &mut SplitMix64) -> Vec<Fates> {
     fates
 }
 
-fn come_up(
+pub(super) fn come_up(
     setup: &Setup,
     data: Content,
     metadata: Content,

@@ -23,7 +23,15 @@ fn is_kept<V: TreeValue>(bytes: &[u8], names: [&'static str; 2]) {
 
 fn play(choices: &mut Choices<'_>) {
     let mut bytes = match choices.below(3) {
-        0 => PoolHead { block_shift: 16, next_volume: 5, time: 6, ended: 7, untrimmed: 8 }.encode(),
+        0 => PoolHead {
+            block_shift: 16,
+            next_volume: 5,
+            time: 6,
+            ended: 7,
+            untrimmed: 8,
+            has_writers: false,
+        }
+        .encode(),
         1 => {
             let mut out = [0; 64];
             NameRow::new("a name").put(&mut out);

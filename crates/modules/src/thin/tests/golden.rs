@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use thinwire_volume::{KeptWriter, LeafGeneration, WriterRecord};
+
 use super::super::rows::{BLOCKS_MAX, Mapping, NameRow, RowCut, TIME_MAX, VolumeRow};
+use super::super::writers::rows_of;
 use super::super::*;
 use crate::meta::tree::{TREE_STATE_BYTES, TreePointer, TreeValue};
 use crate::tests::golden;
@@ -38,14 +41,26 @@ fn row() -> VolumeRow {
 
 fn images() -> Vec<(&'static str, Vec<u8>)> {
     let new = NewPool { block_bytes: 65536, data_bytes: 1 << 30, metadata_bytes: 8 << 20 };
-    let head =
-        PoolHead { block_shift: 16, next_volume: 0x77, time: 0x55, ended: 0x33, untrimmed: 0x44 };
+    let head = PoolHead {
+        block_shift: 16,
+        next_volume: 0x77,
+        time: 0x55,
+        ended: 0x33,
+        untrimmed: 0x44,
+        has_writers: false,
+    };
+    let leaves = (1..3).map(|leaf| LeafGeneration { leaf: [leaf; 16], generation: 9 }).collect();
+    let record = WriterRecord::new(0x0102_0304, [7; 16], "node1, März");
+    let kept = KeptWriter { record, leaves: Some(leaves) };
+    let writer = rows_of(&kept).into_iter().flat_map(bytes_of).collect();
     vec![
         ("state", new.states().unwrap()[1].clone()),
         ("head", head.encode().to_vec()),
+        ("head-with-writers", PoolHead { has_writers: true, ..head }.encode().to_vec()),
         ("volume", bytes_of(row())),
         ("volume-of-cut", bytes_of(VolumeRow { cut: RowCut::Undecided, ..row() })),
         ("volume-with-labels", bytes_of(VolumeRow { kept: 3, ..row() })),
+        ("writer", writer),
         ("name", bytes_of(NameRow::new("mails, März"))),
         ("mapping", bytes_of(Mapping { block: 0x1_2345_6789, time: 0x0bcd_ef01 })),
     ]
@@ -86,14 +101,14 @@ fn number(image: &[u8], fields: &[(usize, usize, String)], name: &str) -> u64 {
 
 #[test]
 fn fields_are_where_the_document_says() {
-    let fields = table("| 0 | 1 | pool version | 1 |");
+    let fields = table("| 0 | 1 | pool version |");
     let (_, head) = &images()[1];
     let names = ["pool version", "block", "next volume", "time", "ended", "untrimmed"];
     let says = names.map(|of| number(head, &fields, of));
     assert_eq!(says, [1, 16, 0x77, 0x55, 0x33, 0x44]);
     assert_eq!(fields.last().map(|(at, width, _)| at + width), Some(POOL_HEAD_BYTES));
     let fields = table("| 0 | 16 | blocks | root of its tree of blocks |");
-    let (_, volume) = &images()[2];
+    let (_, volume) = &images()[3];
     let names =
         ["volume bytes", "mapped", "incarnation", "origin", "shared before", "kind", "created at"];
     let row = row();
@@ -101,17 +116,31 @@ fn fields_are_where_the_document_says() {
     let wants =
         [row.bytes, row.mapped, row.incarnation, row.origin, row.shared_before, 1, row.created_at];
     assert_eq!(says, wants);
-    let (_, labelled) = &images()[4];
+    let fields = table("| 0 | 8 | generation | as in a label |");
+    let (_, writer) = &images()[6];
+    let says =
+        ["generation", "name length", "has leaves", "leaves"].map(|of| number(writer, &fields, of));
+    assert_eq!(says, [0x0102_0304, 12, 1, 2]);
+    assert_eq!(fields.last().map(|(at, width, _)| at + width), Some(96));
+    let fields = table("| 0 | 16 | blocks | root of its tree of blocks |");
+    let (_, labelled) = &images()[5];
     assert_eq!(number(labelled, &fields, "kept"), 3);
     assert_eq!(fields.last().map(|(at, width, _)| at + width), Some(VolumeRow::BYTES));
 }
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let right = PoolHead { block_shift: 12, next_volume: 1, time: 0, ended: 0, untrimmed: 0 };
+    let right = PoolHead {
+        block_shift: 12,
+        next_volume: 1,
+        time: 0,
+        ended: 0,
+        untrimmed: 0,
+        has_writers: false,
+    };
     assert_eq!(PoolHead::decode(&right.encode()), Ok(right));
     for (at, byte) in
-        [(0, 2), (1, 11), (1, 21), (2, 1), (8, 0), (19, 0x10), (32, 1), (40, 1), (63, 1)]
+        [(0, 3), (1, 11), (1, 21), (2, 1), (8, 0), (19, 0x10), (32, 1), (40, 1), (63, 1)]
     {
         let mut wrong = right.encode();
         wrong[at] = byte;

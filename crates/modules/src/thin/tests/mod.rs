@@ -21,3 +21,4 @@ mod scenes;
 mod several;
 mod trims;
 mod world;
+mod writers;

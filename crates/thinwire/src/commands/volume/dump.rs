@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use thinwire_modules::meta::tree::{TreeSpace, TreeState};
+use thinwire_modules::meta::tree::{NODE_BYTES, TreeSpace, TreeState};
 use thinwire_modules::meta::{Finding, Label, SeenPart};
 use thinwire_modules::mirror::{
     BITMAP_BYTES, BITMAP_OFFSET, LegState, MirrorState, NO_GENERATION, SeenBitmap, bitmap_bytes,
     look_at_bitmap,
 };
-use thinwire_modules::thin::PoolHead;
+use thinwire_modules::thin::{PoolHead, SeenWriters, look_at_writers};
 use thinwire_modules::{Integrity, IntegrityState, SumLayout};
 use thinwire_volume::KeptWriter;
 
@@ -119,16 +119,32 @@ struct JsonPool {
     time: u64,
     /// It has ended in order.
     is_ended: bool,
-    /// The nodes at the roots of its trees, each with its generation: the maps of nodes and of blocks, what is being given back, the volumes, and their names.
-    roots: [(u64, u64); 5],
+    /// The nodes at the roots of its trees, each with its generation: the maps of nodes and of blocks, what is being given back, the volumes, their names, and their writers.
+    roots: [(u64, u64); 6],
+    /// Who may write volumes as exports, by the numbers of these; null of what is there and cannot be read.
+    writers: Vec<(u64, Option<JsonWriter>)>,
+    /// So many nodes with such cannot be read.
+    bad_writer_nodes: u64,
+    /// There are more than these.
+    has_more_writers: bool,
 }
 
-fn json_pool(label: &Label) -> Option<JsonPool> {
+/// What stands behind a label.
+#[derive(Default)]
+struct Further {
+    bitmap: Option<SeenBitmap>,
+    writers: Option<SeenWriters>,
+}
+
+fn json_pool(label: &Label, writers: Option<&SeenWriters>) -> Option<JsonPool> {
     (label.module.has_volumes() && !label.state.is_empty()).then_some(())?;
     let (state, head) = TreeState::decode(&label.state).ok()?;
     let head = PoolHead::decode(head).ok()?;
     let space = |space: &TreeSpace| [space.total, space.used];
-    let trees = [state.nodes.map, state.blocks.map, state.doomed, state.roots[0], state.roots[1]];
+    let [volumes, names, of_writers, _] = state.roots;
+    let trees = [state.nodes.map, state.blocks.map, state.doomed, volumes, names, of_writers];
+    let of = |(volume, kept): &(u64, Option<KeptWriter>)| (*volume, kept.as_ref().map(json_writer));
+    let all = writers.map(|seen| seen.writers.iter().map(of).collect());
     Some(JsonPool {
         generation: state.generation,
         block_bytes: 1 << head.block_shift,
@@ -137,6 +153,9 @@ fn json_pool(label: &Label) -> Option<JsonPool> {
         time: head.time,
         is_ended: head.ended != 0,
         roots: trees.map(|root| (root.node, root.generation)),
+        writers: all.unwrap_or_default(),
+        bad_writer_nodes: writers.map_or(0, |seen| seen.bad_nodes),
+        has_more_writers: writers.is_some_and(|seen| seen.has_more),
     })
 }
 
@@ -155,6 +174,23 @@ fn read_bitmap(
     let bytes = bitmap_bytes(label, &state).min(BITMAP_BYTES).min(room);
     let bytes = read_from(part, 0, BITMAP_OFFSET, bytes, signals)?;
     Ok(Some(look_at_bitmap(label, &state, &bytes)))
+}
+
+/// The same of any part.
+fn read_further(
+    part: &mut [Box<dyn OpenVolume>],
+    seen: &SeenPart,
+    signals: &Signals,
+) -> Outcome<Further> {
+    let bitmap = read_bitmap(part, seen, signals)?;
+    let writers = match &seen.found {
+        Ok(Finding::Label(found)) => {
+            let mut read = |offset| read_from(part, 0, offset, NODE_BYTES as u64, signals);
+            look_at_writers(&found.label, &mut read)?
+        }
+        _ => None,
+    };
+    Ok(Further { bitmap, writers })
 }
 
 /// What the label of a leg says of its mirror.
@@ -209,7 +245,7 @@ fn sums_of(label: &Label) -> Option<String> {
     })
 }
 
-fn json_label(label: &Label, seen: &SeenPart, bitmap: Option<&SeenBitmap>) -> JsonLabel {
+fn json_label(label: &Label, seen: &SeenPart, further: &Further) -> JsonLabel {
     let features = label.features;
     JsonLabel {
         name: label.name.clone(),
@@ -230,12 +266,12 @@ fn json_label(label: &Label, seen: &SeenPart, bitmap: Option<&SeenBitmap>) -> Js
         is_content: label.content == seen.content,
         mirror: json_state(label),
         writer: label.writer.as_ref().map(json_writer),
-        bitmap: bitmap.map(|seen| JsonBitmap {
+        bitmap: further.bitmap.as_ref().map(|seen| JsonBitmap {
             regions: seen.regions,
             lacking: seen.lacking.clone(),
             bad_blocks: seen.bad_blocks,
         }),
-        pool: json_pool(label),
+        pool: json_pool(label, further.writers.as_ref()),
         key: said_of(label),
         sums: sums_of(label),
     }
@@ -243,15 +279,15 @@ fn json_label(label: &Label, seen: &SeenPart, bitmap: Option<&SeenBitmap>) -> Js
 
 /// Shows what each label says.
 pub fn dump(parts: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
-    let seen = look_further(parts, common, read_bitmap)?;
-    let json = |(spec, seen): (&VolumeSpec, &Outcome<(SeenPart, Option<SeenBitmap>)>)| {
-        let seen = seen.as_ref().map(|(seen, bitmap)| (seen, &seen.found, bitmap));
+    let seen = look_further(parts, common, read_further)?;
+    let json = |(spec, seen): (&VolumeSpec, &Outcome<(SeenPart, Further)>)| {
+        let seen = seen.as_ref().map(|(seen, further)| (seen, &seen.found, further));
         let (found, why, label) = match seen {
             Err(why) => ("error", Some(format!("cannot be opened: {why}")), None),
             Ok((_, Ok(Finding::Blank), _)) => ("blank", None, None),
-            Ok((seen, Ok(Finding::Label(found)), bitmap)) => {
+            Ok((seen, Ok(Finding::Label(found)), further)) => {
                 let why = found.passed_over.as_ref().map(|fault| format!("the other copy {fault}"));
-                ("label", why, Some(json_label(&found.label, seen, bitmap.as_ref())))
+                ("label", why, Some(json_label(&found.label, seen, further)))
             }
             Ok((_, Err(error), _)) => ("error", Some(error.to_string()), None),
         };
@@ -283,20 +319,41 @@ fn bitmap_text(bitmap: &JsonBitmap) -> String {
 }
 
 fn pool_rows(pool: &JsonPool) -> Vec<(&'static str, String)> {
-    let JsonPool { generation, block_bytes, nodes, blocks, time, is_ended, roots } = pool;
+    let JsonPool { generation, block_bytes, nodes, blocks, time, is_ended, roots, .. } = pool;
     let ended = if *is_ended { "ended in order" } else { "not ended in order" };
-    let names = ["nodes", "blocks", "given back", "volumes", "names"];
+    let names = ["nodes", "blocks", "given back", "volumes", "names", "writers"];
     let tree = |(name, (node, at)): (&str, &(u64, u64))| match node {
         0 => format!("{name} has none"),
         _ => format!("{name} at {node}, of {at}"),
     };
     let trees: Vec<_> = names.into_iter().zip(roots).map(tree).collect();
-    vec![
+    let mut writers: Vec<_> = pool.writers.iter().map(writer_of_volume).collect();
+    if pool.bad_writer_nodes > 0 {
+        writers.push(format!("{} nodes of them cannot be read", pool.bad_writer_nodes));
+    }
+    if pool.has_more_writers {
+        writers.push("there are more".into());
+    }
+    let mut rows = vec![
         ("commit", format!("{generation}, time {time}, {ended}")),
         ("nodes", format!("{} of {} used", nodes[1], nodes[0])),
         ("blocks", format!("{} of {} used, of {block_bytes} bytes", blocks[1], blocks[0])),
         ("roots", trees.join("; ")),
-    ]
+    ];
+    if !writers.is_empty() {
+        rows.push(("writers", writers.join("; ")));
+    }
+    rows
+}
+
+fn writer_of_volume((volume, writer): &(u64, Option<JsonWriter>)) -> String {
+    match writer {
+        None => format!("of volume {volume} what is there cannot be read"),
+        Some(JsonWriter { generation, name, .. }) => {
+            let who = name.as_deref().unwrap_or("nobody");
+            format!("of volume {volume} {who}, generation {generation}")
+        }
+    }
 }
 
 fn text_of(part: &JsonPart) -> String {

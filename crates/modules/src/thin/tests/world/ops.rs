@@ -163,5 +163,6 @@ fn kind_of(op: &PoolOp) -> &'static str {
         PoolOp::Rename { .. } => "rename",
         PoolOp::Measure { .. } => "measure",
         PoolOp::Cut { .. } => "cut",
+        PoolOp::StoreWriter { .. } => "store a writer",
     }
 }
