@@ -5,10 +5,12 @@ import os
 import signal
 import time
 
+import load
 import node
-from harness import check
+from harness import check, until
 from node import Attachment, Target, image, refused, thinwire, uri
 from registry import test
+from test_returning import Legs, stand
 
 MIB = 1 << 20
 # Where data starts on a part.
@@ -259,6 +261,41 @@ def another_key_while_it_is_used(lab):
     refused(lab, "bench", volume, *run_dir, says="is encrypted with the key")
     copied(lab, describe(lab, part, third), back)
     check(content(back)[:8 * MIB] == content(source), "and behind that")
+
+
+@test(seconds=150)
+def a_leg_comes_back_behind_another_key(lab):
+    """A mirror of two encrypted volumes at targets: one of them gets another key while it is used, which no file has that the mirror was opened by. Its leg is dropped then, and comes back all the same: whoever
+    has the mirror knows what the label keeps by now. Opened anew it takes the other file."""
+    legs, own, other = Legs(lab), key(lab, "own"), key(lab, "other")
+    run_dir = legs.run_dir
+
+    def described(*keys):
+        path = lab.path("legs.toml")
+        with open(path, "w", encoding="utf-8") as file:
+            for name, leaf, of in zip(("left", "right"), legs.uris, keys):
+                file.write(f'[[volume]]\nname = "{name}"\nkind = "crypt"\nchildren = ["{leaf}"]\nkey = "{of}"\n')
+            file.write('[[volume]]\nname = "home"\nkind = "mirror"\nchildren = ["left", "right"]\n')
+        return f"{path}#home"
+
+    volume = described(own, own)
+    for leg in "left", "right":
+        thinwire(lab, "volume", "create", volume.replace("#home", f"#{leg}"), *run_dir)
+    thinwire(lab, "volume", "create", volume, "--force", *run_dir, timeout=60)
+    thinwire(lab, "volume", "resync", volume, *run_dir, timeout=60)
+    disk = Attachment(lab, volume, name="home", timeout=40)
+    until("all legs are in sync", 30, lambda: stand(disk) == ["in sync"] * 2)
+    thinwire(lab, "volume", "rekey", volume.replace("#home", "#right"), "--to", other, *run_dir)
+    fio = load.Fio(lab, disk.nbd, mib=8, seconds=8)
+    legs.targets[1].kill()
+    until("its leg is dropped", 30, lambda: stand(disk)[1] == "behind")
+    legs.targets[1].start()
+    until("it is back", 60, lambda: stand(disk) == ["in sync"] * 2)
+    fio.finish(60)
+    load.verified(lab, disk.nbd, mib=8)
+    disk.detach(timeout=40)
+    refused(lab, "bench", volume, *run_dir, says="is encrypted with the key", timeout=40)
+    thinwire(lab, "bench", described(own, other), "--rw", "randread", "--runtime", "0.2", *run_dir, timeout=40)
 
 
 @test(seconds=150)

@@ -17,6 +17,7 @@ use crate::budgets::OpenBudgets;
 use crate::cuts::OpenCuts;
 use crate::error::{Failure, Outcome};
 use crate::growth::OpenWholes;
+use crate::known_keys::KnownKeys;
 use crate::links::{open_foreign_link, open_initiator_links};
 use crate::open::{VolumeOptions, Wait};
 use crate::opened::Pools;
@@ -37,6 +38,7 @@ pub struct Host {
     cuts: Rc<OpenCuts>,
     wholes: Rc<OpenWholes>,
     budgets: Rc<OpenBudgets>,
+    known_keys: Rc<KnownKeys>,
 }
 
 struct HostLinks {
@@ -51,6 +53,11 @@ struct HostLinks {
 pub type Whereabouts = (TargetName, Vec<LinkSpec>);
 
 impl Host {
+    /// Keys of blocks of what was opened here.
+    pub fn known_keys(&self) -> Rc<KnownKeys> {
+        self.known_keys.clone()
+    }
+
     /// A shard on which nothing is open.
     pub fn new() -> Outcome<Self> {
         let shard = Shard::new(Vec::new(), Pool::new(POOL_FREE_BYTES_MAX));
@@ -61,8 +68,8 @@ impl Host {
     /// A shard that has links already; those in `open`, with their numbers, let frames of `lanes` in.
     pub fn on(shard: SharedShard, lanes: Lanes, open: Vec<(LinkSpec, usize)>) -> Self {
         let links = Rc::new(RefCell::new(HostLinks { lanes, open, found: Vec::new() }));
-        let (pools, cuts, wholes, budgets) = Default::default();
-        Host { shard, links, pools, cuts, wholes, budgets }
+        let (pools, cuts, wholes, budgets, known_keys) = Default::default();
+        Host { shard, links, pools, cuts, wholes, budgets, known_keys }
     }
 
     /// The shard, to look at.

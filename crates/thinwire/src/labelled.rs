@@ -26,6 +26,7 @@ use crate::crypted::{Unlocked, takes_key, unlock};
 use crate::error::{Failure, Outcome};
 use crate::growth::{Grown, GrowthNotes};
 use crate::host::Host;
+use crate::known_keys::KnownKeys;
 use crate::network::Interrupt;
 use crate::open::Wait;
 use crate::pool::{PoolName, PoolPlace};
@@ -134,7 +135,8 @@ pub fn build(
         });
     }
     let opened: Result<Box<dyn Volume>, _> = match on_part {
-        Some(OnPart::Crypt((state, cipher))) => {
+        Some(OnPart::Crypt((state, cipher, key))) => {
+            host.known_keys().learn(&whole.uuid, &state, &key);
             let part = parts.remove(0);
             let crypt = Crypt::open(part, Box::new(cipher), &state, whole.uuid, &host.pool());
             crypt.map(|crypt| Box::new(crypt) as Box<dyn Volume>)
@@ -210,7 +212,7 @@ pub fn assemble_whole(
     {
         *key = rekey.opener(&found.label, key);
     }
-    let (mut whole, mut on_part) = examine(described, specs, children, &seen, by.in_order)?;
+    let (mut whole, mut on_part) = examine(described, specs, children, &seen, (by.in_order, None))?;
     let mut written = Vec::new();
     if is_written {
         let older = readers[0].older_state().map(<[u8]>::to_vec);
@@ -305,7 +307,8 @@ fn labels_of(readers: Vec<Labels>, seen: Vec<SeenPart>) -> Vec<(Labels, Label)> 
     readers.into_iter().zip(seen).filter_map(label).collect()
 }
 
-/// The first step of [`open_whole`], which waits for nothing: what the labels of these parts say, once they were read. Nothing was written.
+/// The first step of [`open_whole`], which waits for nothing: what the labels of these parts say, once they were read. Nothing was written. What comes back while it is
+/// used is opened by what is `known`, too.
 ///
 /// # Errors
 /// They make no whole, or another one than is described, or need another key.
@@ -314,7 +317,7 @@ pub fn examine(
     specs: &[VolumeSpec],
     children: &[Box<dyn Volume>],
     seen: &[SeenPart],
-    in_order: bool,
+    (in_order, known): (bool, Option<&KnownKeys>),
 ) -> Outcome<(Assembly, Option<OnPart>)> {
     for (place, part) in seen.iter().enumerate() {
         let Ok(Finding::Label(found)) = &part.found else { continue };
@@ -361,7 +364,13 @@ pub fn examine(
         _ => None,
     });
     let on_part = match (key, label) {
-        (Some(key), Some(label)) => Some(OnPart::Crypt(unlock(label, key, &specs[0].to_string())?)),
+        (Some(key), Some(label)) => {
+            let unlocked = match unlock(label, key, &specs[0].to_string()) {
+                Err(failure) => known.and_then(|known| known.unlock(label)).ok_or(failure)?,
+                Ok(unlocked) => unlocked,
+            };
+            Some(OnPart::Crypt(unlocked))
+        }
         (None, Some(label)) if module.name == Integrity::NAME => {
             let state = IntegrityState::decode(&label.state, label.whole_bytes);
             let said = state.map_err(|fault| Failure::failed(format!("{} {fault}", specs[0])));

@@ -47,6 +47,7 @@ pub mod host;
 pub mod identity;
 mod kept;
 pub mod keys;
+pub mod known_keys;
 mod label_words;
 mod labelled;
 mod last_resort;

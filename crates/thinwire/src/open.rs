@@ -3,6 +3,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,7 @@ use crate::error::{Failure, Outcome};
 use crate::growth::{GrowthNotes, WholeDesk};
 use crate::host::Host;
 use crate::keys::{self, KeyFile, Security};
+use crate::known_keys::KnownKeys;
 use crate::opened::OutlineNode;
 use crate::output;
 use crate::pool::{PoolName, PoolPlace};
@@ -304,6 +306,11 @@ pub trait OpenVolume {
     /// What is open with it that can be had to grow, by what files call it: likewise.
     fn wholes(&self) -> Vec<(NodeName, WholeDesk)> {
         Vec::new()
+    }
+
+    /// Keys of what is encrypted in it.
+    fn known_keys(&self) -> Rc<KnownKeys> {
+        Rc::default()
     }
 
     /// State, paths and timers, as `status` shows them.

@@ -15,6 +15,7 @@ mod top;
 mod tree;
 
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,7 @@ use crate::bench::NodeStages;
 use crate::error::{Failure, Outcome};
 use crate::growth::WholeDesk;
 use crate::host::Host;
+use crate::known_keys::KnownKeys;
 use crate::mirrored::longest_leg_timeout;
 use crate::network::is_readable;
 use crate::open::{
@@ -272,6 +274,10 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
 
     fn wholes(&self) -> Vec<(NodeName, WholeDesk)> {
         self.below.host.wholes().all()
+    }
+
+    fn known_keys(&self) -> Rc<KnownKeys> {
+        self.below.host.known_keys()
     }
 
     /// That of the leaf which is worst off, with the paths of all.

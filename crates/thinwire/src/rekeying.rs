@@ -16,6 +16,7 @@ use crate::crypted::{sealed, takes_key, volume_key_of};
 use crate::error::{Failure, Outcome};
 use crate::growth::WholeDesk;
 use crate::keys::{self, KeyFile, path_of};
+use crate::known_keys::KnownKeys;
 use crate::label_words::{bytes_of_words, label_in_words, words_of_bytes};
 use crate::trees::NodeName;
 use crate::uri::VolumeSpec;
@@ -251,7 +252,7 @@ impl KeysDesk {
         &mut self,
         number: u64,
         ask: &WorkAsk,
-        open: &[(NodeName, WholeDesk)],
+        (open, known): (&[(NodeName, WholeDesk)], &KnownKeys),
     ) -> Result<(), String> {
         let none = || format!("{} is not encrypted, or is only read", ask.volume.name);
         let whole = match open.iter().find(|(of, _)| of.is_same(&ask.volume)) {
@@ -273,7 +274,10 @@ impl KeysDesk {
         };
         let (from, to) = change.states().ok_or("that is no key of its blocks that was wrapped")?;
         let id = *entropy_bytes().first_chunk().expect("there are 32");
-        whole.borrow_mut().begin_restate(id, &from, to).map_err(wrong)?;
+        let uuid = whole.borrow().whole().uuid;
+        whole.borrow_mut().begin_restate(id, &from, to.clone()).map_err(wrong)?;
+        // Whatever becomes of that: a leg that comes back may have it.
+        known.restates(&uuid, &to);
         self.under_way.push((number, whole.clone()));
         Ok(())
     }

@@ -556,7 +556,11 @@ impl Controlled for View<'_> {
 
     fn work(&mut self, ask: &WorkAsk) -> PoolProgress {
         if ask.request.action.ends_later() {
-            return self.desk.grow(ask, &self.open.outline(), &self.open.wholes());
+            return self.desk.grow(
+                ask,
+                &self.open.outline(),
+                (&self.open.wholes(), &self.open.known_keys()),
+            );
         }
         let shown = self.shown;
         let mut show = |visit: &mut dyn FnMut(&mut dyn Work)| shown.with(|part| part.works(visit));

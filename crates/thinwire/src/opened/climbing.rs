@@ -261,8 +261,10 @@ impl Climb {
         }
         let described = (*module, options, key.as_deref());
         let seen = [seen];
-        let (whole, on_part) = examine(described, children, &self.volume, &seen, false)
-            .map_err(|failure| ClimbError::Unfit(failure.message))?;
+        let known = host.known_keys();
+        let (whole, on_part) =
+            examine(described, children, &self.volume, &seen, (false, Some(&known)))
+                .map_err(|failure| ClimbError::Unfit(failure.message))?;
         level.whole = Some(whole.uuid);
         if self.volume[0].geometry().features.read_only {
             return self.put_on(host, chain, (whole, on_part, Vec::new()));

@@ -10,6 +10,7 @@ use super::{PoolRequest, PoolStatus, describe};
 use crate::control::{PoolProgress, Response};
 use crate::cuts::CutDesk;
 use crate::growth::{GrowthDesk, WholeDesk};
+use crate::known_keys::KnownKeys;
 use crate::opened::OutlineNode;
 use crate::paces::PacesDesk;
 use crate::rekeying::KeysDesk;
@@ -127,12 +128,12 @@ impl PoolDesk {
         &mut self,
         ask: &WorkAsk,
         outline: &[OutlineNode],
-        open: &[(NodeName, WholeDesk)],
+        (open, known): (&[(NodeName, WholeDesk)], &KnownKeys),
     ) -> PoolProgress {
         self.last += 1;
         let begun = match &ask.request.action {
             action if action.changes_legs() => self.growth.legs().begin(self.last, ask, open),
-            WorkAction::Rekey { .. } => self.keys.begin(self.last, ask, open),
+            WorkAction::Rekey { .. } => self.keys.begin(self.last, ask, (open, known)),
             _ => self.growth.begin(self.last, ask, outline, open),
         };
         match begun {

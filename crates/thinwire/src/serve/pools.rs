@@ -75,7 +75,8 @@ impl PoolClerk {
 
     /// Begins to have volumes of this outline grow.
     pub fn grow(&mut self, number: u64, ask: &WorkAsk, outline: &[OutlineNode]) {
-        let begun = self.desk.grow(ask, outline, &self.host.wholes().all());
+        let begun =
+            self.desk.grow(ask, outline, (&self.host.wholes().all(), &self.host.known_keys()));
         self.on_begun(number, begun);
     }
 
