@@ -13,6 +13,8 @@ from registry import test
 from test_additions import check_alike, killed, rows, run_dir_of
 from test_mirrors import LEG_MIB, data_of, describe, standings, written
 from test_returning import Legs, stand
+from test_two_gateways import READ
+from test_volumes import WRITE
 
 
 def shown_of(lab, volume, side="initiator"):
@@ -166,7 +168,7 @@ def role_of(lab, path):
 @test(seconds=240)
 def a_leg_behind_a_gateway_is_replaced(lab):
     """A gateway over a mirror of two exports replaces one under a verified load. While copies are paused it is seen which leg goes for which; taken back by removing the new one, it is as
-    before. The gateway is killed in the middle: the next one has all three, and the same again ends it."""
+    before. The gateway is killed in the middle of a load: the next one has all three, its client goes on, and the same again ends it. The one behind that has the two that are left."""
     legs, run_dir = Legs(lab, "abc"), run_dir_of(lab)
     # It shows the keys that its volumes name.
     uris = [node.below(lab, name, over="raw", node=f"node-{name}") for name in "abc"]
@@ -186,12 +188,17 @@ def a_leg_behind_a_gateway_is_replaced(lab):
     refused(lab, "volume", "replace", volume, "0", uris[2], "--force", "--take-over", *run_dir, says=["has paused it"], timeout=60)
     check(shown_of(lab, volume)[2] == ("resyncing", 0), shown_of(lab, volume))
     fio.finish(60)
-    disk.detach()
+    # Its client stays, in the middle of a load, and sends again what was not flushed.
+    def call(script, at, *words):
+        return lab.run("target", "/usr/bin/python3", "-c", script, disk.nbd, str(at), *words, timeout=90).stdout.strip()
+
+    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 5, seconds=15)
+    check(call(WRITE, (LEG_MIB - 4) << 20, "ghost...") == "written", "an unflushed write")
     middle.kill()
     describe(lab, uris)
     middle.start(timeout=40)
-    disk = Attachment(lab, uri(lab, "home", over="raw", node="middle"), name="home", side="target", timeout=40, run="other")
-    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 4, seconds=10)
+    check(call(READ, (LEG_MIB - 4) << 20) == "ghost...", "it was sent again")
+    check("somebody else" not in middle.process.stderr, f"nobody else had a leaf:\n{middle.process.stderr}")
     # What was open at the crash waits, too.
     until("all legs are there", 60, lambda: all(state != "behind" for state, _ in shown_of(lab, volume).values()))
     # It is paused still, and nobody has asked for that of this one.
@@ -201,6 +208,14 @@ def a_leg_behind_a_gateway_is_replaced(lab):
     check("leg 2, in sync" in said.stdout, said.stdout)
     check(shown_of(lab, volume)[0] == ("removed", None), shown_of(lab, volume))
     fio.finish(120)
+    # Nor does it see which leaves there are, once the old one is no more described.
+    check(call(WRITE, (LEG_MIB - 4) << 20, "spirit..") == "written", "an unflushed write")
+    middle.kill()
+    describe(lab, uris[1:])
+    middle.start(timeout=40)
+    check(call(READ, (LEG_MIB - 4) << 20) == "spirit..", "it was sent again")
+    check("somebody else" not in middle.process.stderr, f"nobody else had a leaf:\n{middle.process.stderr}")
+    check(disk.status()["state"] == "attached", disk.status())
     disk.detach()
     middle.stop()
     check_alike(legs.images[1:])
