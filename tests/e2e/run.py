@@ -92,7 +92,8 @@ def main():
         parser.error(str(error))
     if args.list:
         for test in TESTS:
-            print(f"{test.name:44} {(test.function.__doc__ or '').strip().splitlines()[0]}")
+            about = (test.function.__doc__ or "").strip().splitlines()
+            print(f"{test.name:44} {about[0] if about else ''}".rstrip())
         return 0
     chosen = [t for t in TESTS if not args.names or any(n in t.name for n in args.names)]
     if args.only:

@@ -10,7 +10,7 @@ import node
 from harness import check, until
 from node import Attachment, Target, image, refused, thinwire, uri
 from registry import test
-from test_mirrors import DATA_START, LEG_MIB, data_of, describe, standing_clean, standings, written
+from test_mirrors import DATA_START, LEG_MIB, SHORT, data_of, describe, standing_clean, standings, written
 from test_returning import Legs, over_sums, stand
 from test_volumes import WRITE
 
@@ -41,11 +41,11 @@ def an_export_is_added_while_its_mirror_is_used(lab):
     """Rules 3, 6 and 18: an attached mirror of two exports gets a third while what is written is verified. It is there at once, comes back by itself when its target was killed, and is as the
     others bit by bit; who opens the mirror has to name it. What is not blank, too small or a leg already is refused, and nothing is written there."""
     legs, run_dir = Legs(lab, "abc"), run_dir_of(lab)
-    volume = legs.made(describe(lab, legs.uris[:2]))
+    volume = legs.made(describe(lab, legs.uris[:2], leg_timeout_ms=SHORT))
     small = image(lab, "small.img", LEG_MIB - 8)
     Target(lab, f"d={small}", name="node-d", over="raw", extra=("--state-dir", lab.path("state-d"), "--run-dir", lab.path("run-d")))
     disk = Attachment(lab, volume, name="home", timeout=40)
-    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 4, seconds=30)
+    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 4, seconds=18)
     time.sleep(1)
     with open(legs.images[2], "r+b") as file:
         file.write(b"somebody's bytes")
@@ -175,11 +175,11 @@ def a_gateway_over_exports_gets_another(lab):
     legs, run_dir = Legs(lab, "abc"), run_dir_of(lab)
     # It shows the keys that its volumes name.
     uris = [node.below(lab, name, over="raw", node=f"node-{name}") for name in "abc"]
-    volume = legs.made(describe(lab, uris[:2]))
+    volume = legs.made(describe(lab, uris[:2], leg_timeout_ms=SHORT))
     places = ("--state-dir", lab.path("state"), *run_dir)
     middle = Target(lab, f"home={volume}", name="middle", over="raw", side="initiator", extra=places)
     disk = Attachment(lab, uri(lab, "home", over="raw", node="middle"), name="home", side="target", timeout=40, run="other")
-    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 4, seconds=25)
+    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 4, seconds=16)
     time.sleep(1)
     said = thinwire(lab, "volume", "add", volume, uris[2], *run_dir, timeout=60)
     check("leg 2, in sync" in said.stdout and "describe it as" in said.stderr, said.stdout + said.stderr)

@@ -244,7 +244,7 @@ def target_killed_at_each_step(lab, which):
     disk = Attachment(lab, wide.name, face="file", name="wide", timeout=60)
     writer = Writer(disk.path, parts=3)
     until("something was written", 10, lambda: writer.number > 3)
-    for nth in list(range(1, 12)) + list(range(12, 60, 5)):
+    for nth in list(range(1, 12)) + list(range(12, 60, 10)):
         target, before = wide.targets[which], writer.number
         killer = Killer(lab, "target", target.process.popen.pid, nth)
         done = []

@@ -14,7 +14,7 @@ from test_mirrors import data_of, standings
 LEG_MIB = 4
 # Each call, in place of some: for whoever has changed one of the commands.
 EACH = bool(os.environ.get("TW_EACH_STEP"))
-FEW = 8
+FEW = 5
 
 
 class Steps:

@@ -215,7 +215,7 @@ def limits_change(lab, shards):
     target = Keyed(lab, "alice", "bob", extra=["--shards", str(shards)])
     disks = [Disk(lab, key_path(lab, "alice"), f"disk{n}", name=f"{side}{n}", extra=extra)
              for n in range(2) for side, extra in (("w", ()), ("r", ("--read-only",)))]
-    loads = [load.Fio(lab, disk.nbd, mib=32, seconds=10, seed=seed) for seed, disk in enumerate(disks[::2])]
+    loads = [load.Fio(lab, disk.nbd, mib=32, seconds=7, seed=seed) for seed, disk in enumerate(disks[::2])]
     target.at_work()
     before = target.sessions()
 
@@ -259,7 +259,7 @@ def what_cannot_be_applied_changes_nothing(lab):
     and in the log; the key still holds, and so do all sessions under load."""
     target = Keyed(lab, "alice", "bob")
     disks = [Disk(lab, key_path(lab, name), disk) for name, disk in (("alice", "disk0"), ("bob", "disk1"))]
-    loads = [load.Fio(lab, disk.nbd, mib=32, seconds=10, seed=seed) for seed, disk in enumerate(disks)]
+    loads = [load.Fio(lab, disk.nbd, mib=32, seconds=5, seed=seed) for seed, disk in enumerate(disks)]
     before = target.sessions()
     good, key = read(target.toml), read(key_path(lab, "alice"))
 
@@ -336,7 +336,7 @@ def a_storm_of_reloads(lab, shards):
     new_key(lab, "carol")
     disks = [Disk(lab, key_path(lab, name), disk) for name, disk in (("alice", "disk0"), ("bob", "disk1"))]
     before = target.sessions()
-    loads = [load.Fio(lab, disk.nbd, mib=48, seconds=12, seed=seed) for seed, disk in enumerate(disks)]
+    loads = [load.Fio(lab, disk.nbd, mib=48, seconds=8, seed=seed) for seed, disk in enumerate(disks)]
     for count in range(100):
         target.write(lab, ["alice", "bob", "carol"][:3 if count % 2 == 0 else 2])
         if count % 5 == 0:

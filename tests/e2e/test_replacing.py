@@ -11,7 +11,7 @@ from harness import check, until
 from node import Attachment, Target, image, refused, thinwire, uri
 from registry import test
 from test_additions import check_alike, killed, rows, run_dir_of
-from test_mirrors import LEG_MIB, data_of, describe, standings, written
+from test_mirrors import LEG_MIB, SHORT, data_of, describe, standings, written
 from test_returning import Legs, stand
 from test_two_gateways import READ
 from test_volumes import WRITE
@@ -35,9 +35,9 @@ def a_leg_is_replaced_while_its_mirror_is_used(lab):
     """Rules 3, 6 and 22: of an attached mirror of two exports one goes for a third while what is written is verified. It is one as any other then: the other target is killed, and comes back. What cannot
     be is refused, and nothing is written there; what is through is said to be."""
     legs, run_dir = Legs(lab, "abc"), run_dir_of(lab)
-    volume = legs.made(describe(lab, legs.uris[:2]))
+    volume = legs.made(describe(lab, legs.uris[:2], leg_timeout_ms=SHORT))
     disk = Attachment(lab, volume, name="home", timeout=40)
-    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 4, seconds=30)
+    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 4, seconds=16)
     time.sleep(1)
     with open(legs.images[2], "r+b") as file:
         file.write(b"somebody's bytes")
@@ -73,9 +73,9 @@ def a_leg_is_replaced_while_its_mirror_is_used(lab):
 def a_leg_that_is_away_is_replaced(lab):
     """A leg whose target is dead goes for another; and one that came back as something else (rule 16) for what is there by now, under its own name."""
     legs, run_dir = Legs(lab, "abc"), run_dir_of(lab)
-    volume = legs.made(describe(lab, legs.uris[:2]))
+    volume = legs.made(describe(lab, legs.uris[:2], leg_timeout_ms=SHORT))
     disk = Attachment(lab, volume, name="home", timeout=40)
-    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 4, seconds=30)
+    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 4, seconds=22)
     time.sleep(1)
     legs.targets[0].kill()
     until("its leg is dropped", 30, lambda: stand(disk)[0] == "behind")

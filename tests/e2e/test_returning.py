@@ -8,15 +8,15 @@ import load
 from harness import check, run, until
 from node import Attachment, Target, below, image, thinwire, uri
 from registry import test
-from test_mirrors import LEG_MIB, describe, standings
+from test_mirrors import LEG_MIB, SHORT, describe, standings
 from test_works import Works
 
 
 class Legs:
     """A target for each leg of a mirror, each with an image."""
 
-    def __init__(self, lab, names="ab", folders=None):
-        self.lab, self.names = lab, names
+    def __init__(self, lab, names="ab", folders=None, extra=()):
+        self.lab, self.names, self.extra = lab, names, extra
         self.images = [image(lab, os.path.join((folders or {}).get(name, ""), f"{name}.img"), LEG_MIB) for name in names]
         self.targets = [self.target(name, path) for name, path in zip(names, self.images)]
         self.uris = [uri(lab, name, over="raw", node=f"node-{name}") for name in names]
@@ -24,7 +24,7 @@ class Legs:
 
     def target(self, name, path):
         places = ("--state-dir", self.lab.path(f"state-{name}"), "--run-dir", self.lab.path(f"run-{name}"))
-        return Target(self.lab, f"{name}={path}", name=f"node-{name}", over="raw", extra=places)
+        return Target(self.lab, f"{name}={path}", name=f"node-{name}", over="raw", extra=(*places, *self.extra))
 
     def generation(self, nth):
         """Under which grant its export is."""
@@ -42,14 +42,14 @@ def stand(disk):
     return [leg["standing"] for leg in disk.status()["mirrors"][0]["legs"]]
 
 
-def over_sums(lab, uris):
+def over_sums(lab, uris, leg_timeout_ms=5000):
     """A mirror each of whose legs is a volume with sums over one of these."""
     path = lab.path("pool.toml")
     with open(path, "w", encoding="utf-8") as file:
         for nth, leaf in enumerate(uris):
             file.write(f'[[volume]]\nname = "sums{nth}"\nkind = "integrity"\nchildren = ["{leaf}"]\n')
         legs = ", ".join(f'"sums{nth}"' for nth in range(len(uris)))
-        file.write(f'[[volume]]\nname = "home"\nkind = "mirror"\nchildren = [{legs}]\n')
+        file.write(f'[[volume]]\nname = "home"\nkind = "mirror"\nleg_timeout_ms = {leg_timeout_ms}\nchildren = [{legs}]\n')
     return f"{path}#home"
 
 
@@ -58,9 +58,9 @@ def a_leg_of_several_modules_comes_back(lab):
     """A mirror of two volumes with sums, each over a target, written and verified: a target is killed, its leg is dropped, comes back and is resynced by itself; then the
     other one is killed, and what is read is right. So does a leg that was not there when the mirror was attached."""
     legs = Legs(lab)
-    volume = legs.made(over_sums(lab, legs.uris))
+    volume = legs.made(over_sums(lab, legs.uris, SHORT))
     disk, works = Attachment(lab, volume, name="home", timeout=40), Works(lab, volume)
-    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB // 2, seconds=50)
+    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB // 2, seconds=24)
     time.sleep(2)
     for nth in 1, 0:
         fio.still_running(f"kill of {nth}")

@@ -44,7 +44,7 @@ def a_mirror_in_use_is_paused_scrubbed_and_resumed(lab):
     check([node["kind"] for node in nodes] == ["mirror", "tw", "tw"], nodes)
     check([node["depth"] for node in nodes] == [0, 1, 1] and nodes[1]["bytes"] == LEG_MIB << 20, nodes)
     check([node["state"] for node in nodes] == [None, "attached", "attached"], nodes)
-    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 2, seconds=25)
+    fio = load.Fio(lab, disk.nbd, mib=LEG_MIB - 2, seconds=18)
     # Each of them is counted for itself, with how long it takes.
     until("all of it is used", 20, lambda: all(node["io"]["write_iops"] and node["io"]["latency_ns"] for node in works.nodes()))
     mirror, *legs = (node["io"] for node in works.nodes())

@@ -1,6 +1,7 @@
 //! What a target serves: a TOML file with `conf.d/*.toml` beside it, and flags on top.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use thinwire_link::LinkSpec;
 use thinwire_link::fault::FaultConfig;
@@ -67,6 +68,8 @@ pub struct TargetSettings {
     pub run_dir: PathBuf,
     /// Where records are kept that have no place beside the content.
     pub state_dir: PathBuf,
+    /// How long a writer may be silent before another may have its export.
+    pub lease: Duration,
     /// What is given up once it serves.
     pub privileges: PrivilegeSettings,
     /// There is a file, which may say something else the next time.
@@ -384,6 +387,7 @@ impl Gathered {
             pcap: args.wire.pcap.clone(),
             run_dir: args.run_dir.clone(),
             state_dir: args.state_dir.clone(),
+            lease: Duration::from_secs(args.lease.into()),
             privileges: self.privileges,
             is_from_file: args.config.is_some(),
             unused: Vec::new(),

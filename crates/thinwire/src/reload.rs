@@ -187,6 +187,7 @@ fn fixed(now: &TargetSettings, next: &TargetSettings) -> Vec<String> {
         pcap,
         run_dir,
         state_dir,
+        lease,
         privileges,
         is_from_file: _,
         unused: _,
@@ -221,7 +222,7 @@ fn fixed(now: &TargetSettings, next: &TargetSettings) -> Vec<String> {
     }
     // Flags stay those of the start.
     if (&now.fault, &now.pcap) != (fault, pcap)
-        || (&now.run_dir, &now.state_dir) != (run_dir, state_dir)
+        || (&now.run_dir, &now.state_dir, &now.lease) != (run_dir, state_dir, lease)
     {
         all.push("flags".into());
     }

@@ -108,6 +108,7 @@ pub fn serve(
             keys: target_keys(config),
             limits: config.limits,
             batching: config.batching,
+            lease: config.lease,
             ..Default::default()
         },
         shards: u8::try_from(config.shards).unwrap_or(u8::MAX),

@@ -286,6 +286,9 @@ pub struct TargetArgs {
     /// these have readers only, and --check says so. What clients of AoE have set of a device is there, too
     #[arg(long, value_name = "FOLDER", default_value = "/var/lib/thinwire")]
     pub state_dir: PathBuf,
+    /// So many seconds of silence cost a writer its export, 6 at least: who lives is heard every other second
+    #[arg(long, value_name = "SECONDS", hide = true, default_value = "30", value_parser = clap::value_parser!(u32).range(6..=3600))]
+    pub lease: u32,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub privileges: PrivilegeArgs,
