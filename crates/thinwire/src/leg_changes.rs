@@ -1,5 +1,7 @@
 //! Legs that are removed from mirrors in use, and added to them, between turns of whatever drives them.
 
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+
 use serde::{Deserialize, Serialize};
 use thinwire_modules::mirror::{LegNeeds, MirrorAsk, MirrorDesk, MirrorDone, NewLeg};
 use thinwire_runtime::clock::entropy_bytes;
@@ -51,8 +53,38 @@ impl LegOffer {
 enum Change {
     /// It is put on record.
     Recorded(MirrorDesk, u64),
+    /// It is found out what a leg is called.
+    Named(LegDoor, usize, Naming),
     /// A leg is being attached, or opened.
     Brought(LegDoor, usize),
+}
+
+/// A volume is found by how it is called, in a thread of its own: that looks at files and, for `uuid:`, at disks, and one that hangs is nobody's
+/// matter who serves others.
+struct Naming(Receiver<Result<VolumeSpec, String>>);
+
+impl Naming {
+    fn begin(
+        find: impl FnOnce() -> Result<VolumeSpec, String> + Send + 'static,
+    ) -> Result<Self, String> {
+        let (sender, receiver) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("naming".into());
+        // Whoever asked may have gone meanwhile.
+        let found = thread.spawn(move || drop(sender.send(find())));
+        found.map_err(|e| format!("cannot start a thread, which looks for it: {e}"))?;
+        Ok(Naming(receiver))
+    }
+
+    /// What was found, once that is known.
+    fn take(&self) -> Option<Result<VolumeSpec, String>> {
+        match self.0.try_recv() {
+            Ok(found) => Some(found),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => {
+                Some(Err("the thread that looked for it has ended".into()))
+            }
+        }
+    }
 }
 
 /// Has legs removed and added.
@@ -86,11 +118,13 @@ impl LegsDesk {
         let change = match &ask.request.action {
             WorkAction::Bring { leg, part } => {
                 let door = door_of(mirror, name)?;
-                // It may have been described since this process has read its files.
-                config_file::forget();
-                let part = part.parse::<VolumeSpec>().map_err(|e| e.to_string())?;
-                door.bring(*leg, part)?;
-                Change::Brought(door.clone(), *leg)
+                let part = part.clone();
+                let naming = Naming::begin(move || {
+                    // A file of this machine that is a pipe is not waited for.
+                    config_file::read_again();
+                    part.parse::<VolumeSpec>().map_err(|e| e.to_string())
+                })?;
+                Change::Named(door.clone(), *leg, naming)
             }
             action => {
                 let asked = match *action {
@@ -118,8 +152,17 @@ impl LegsDesk {
 
     /// Appends what has ended since the last call, and how.
     pub fn finish(&mut self, ended: &mut Vec<(u64, Response)>) {
-        self.under_way.retain(|(number, change)| {
+        self.under_way.retain_mut(|(number, change)| {
+            if let Change::Named(door, leg, naming) = change {
+                let Some(found) = naming.take() else { return true };
+                if let Err(why) = found.and_then(|part| door.bring(*leg, part)) {
+                    ended.push((*number, Response::Refused { why }));
+                    return false;
+                }
+                *change = Change::Brought(door.clone(), *leg);
+            }
             let answer = match change {
+                Change::Named(..) => None,
                 Change::Recorded(desk, asked) => desk
                     .take_ended(*asked)
                     .map(|answer| answer.map(done).map_err(|error| error.to_string())),
@@ -153,6 +196,8 @@ fn done(done: MirrorDone) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use thinwire_modules::meta::{NewPart, NewWhole, label_parts};
     use thinwire_modules::mirror::MirrorState;
     use thinwire_modules::{Module, Options};
@@ -196,5 +241,36 @@ mod tests {
             let offer = LegOffer { label, ..offer.clone() };
             assert!(offer.leg().unwrap_err().contains("none here"));
         }
+    }
+
+    /// Who serves others asks for it between turns: a disk that hangs while a part is looked for holds up nobody.
+    #[test]
+    fn nobody_waits_for_who_looks_for_a_volume() {
+        let (answer, hangs) = mpsc::channel::<()>();
+        let naming = Naming::begin(move || {
+            hangs.recv().unwrap();
+            "/srv/a.img".parse::<VolumeSpec>().map_err(|e| e.to_string())
+        });
+        let naming = naming.unwrap();
+        assert_eq!(naming.take(), None);
+        answer.send(()).unwrap();
+        let began = Instant::now();
+        let found = loop {
+            match naming.take() {
+                Some(found) => break found,
+                None => assert!(began.elapsed() < Duration::from_secs(20)),
+            }
+        };
+        assert_eq!(found, Ok(VolumeSpec::Path("/srv/a.img".into())));
+    }
+
+    #[test]
+    fn a_search_that_dies_is_told_of() {
+        let naming = Naming::begin(|| panic!("on purpose")).unwrap();
+        let began = Instant::now();
+        while naming.take().is_none() {
+            assert!(began.elapsed() < Duration::from_secs(20));
+        }
+        assert!(naming.take().unwrap().unwrap_err().contains("has ended"));
     }
 }

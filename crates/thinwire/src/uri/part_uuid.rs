@@ -1,6 +1,8 @@
 //! `uuid:UUID`: a part of a labelled whole by what its label says, whatever it is called now. It is looked for
 //! in the places that a file lists (`places = [...]`), or among the block devices of this machine.
 
+mod looking;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata, OpenOptions};
@@ -8,6 +10,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use thinwire_modules::meta::{LABEL_BYTES, LABEL_OFFSETS, Label};
 
@@ -18,6 +22,8 @@ const BLOCK_DEVICES: &str = "/sys/class/block";
 /// Devices that a process stands behind, perhaps this one, and whose reading may never end; those of memory; and those that wait for a medium. Who has a part
 /// there names it in `places`.
 const OTHERS: [&str; 7] = ["ublk", "nbd", "loop", "ram", "zram", "fd", "sr"];
+/// So long all of them together are waited for: a disk that sleeps wakes up in less, and one that hangs never answers.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Of what could not be read, and where it was looked, no more are named.
 const NAMED_MAX: usize = 4;
 
@@ -26,9 +32,9 @@ type Uuid = [u8; 16];
 // Each volume that is named is parsed by itself: all see the parts where they were when they were looked for first.
 thread_local! {
     static SCANS: RefCell<BTreeMap<Vec<PathBuf>, Rc<Scan>>> = const { RefCell::new(BTreeMap::new()) };
-    /// Where parts have been found: who has given up its rights since cannot look again.
-    static FOUND: RefCell<BTreeMap<Uuid, PathBuf>> = const { RefCell::new(BTreeMap::new()) };
 }
+/// Where parts have been found, by whatever thread: who has given up its rights since cannot look again.
+static FOUND: Mutex<BTreeMap<Uuid, PathBuf>> = Mutex::new(BTreeMap::new());
 
 /// What is looked for from now on is looked for anew.
 pub(crate) fn forget() {
@@ -45,7 +51,7 @@ struct Scan {
 }
 
 /// The path of the part with this UUID: in hex, with dashes or without. `places` are files, devices, and folders of such; if there
-/// are none, all block devices. Reads the labels of all.
+/// are none, all block devices. Reads the labels of all, and blocks for at most [`PATIENCE`] while some do not answer.
 ///
 /// # Errors
 /// It is no UUID, no such part is there, several are (twins: neither is used), or it is that of a
@@ -56,20 +62,20 @@ pub(super) fn find(text: &str, places: &[PathBuf]) -> Result<PathBuf, String> {
     let scan = match known {
         Some(scan) => scan,
         None => {
-            let scan = Rc::new(Scan::of(places));
+            let scan = Rc::new(Scan::of(places, PATIENCE, look));
             SCANS.with_borrow_mut(|scans| scans.insert(places.to_vec(), scan.clone()));
             scan
         }
     };
     let found = scan.find(&uuid).or_else(|why| {
-        let before = FOUND.with_borrow(|found| found.get(&uuid).cloned());
+        let before = FOUND.lock().unwrap_or_else(PoisonError::into_inner).get(&uuid).cloned();
         before.filter(|path| scan.is_unreadable(path)).ok_or(why)
     });
     let path = found.map_err(|why| match places.is_empty() {
         true => format!("{why}; a file lists other places to look in as places = [\"/srv\"]"),
         false => why,
     })?;
-    FOUND.with_borrow_mut(|found| found.insert(uuid, path.clone()));
+    FOUND.lock().unwrap_or_else(PoisonError::into_inner).insert(uuid, path.clone());
     Ok(path)
 }
 
@@ -84,44 +90,51 @@ fn hex(uuid: &Uuid) -> String {
 }
 
 impl Scan {
-    fn of(places: &[PathBuf]) -> Scan {
+    fn of(places: &[PathBuf], patience: Duration, look: Look) -> Scan {
         let mut scan = Scan::default();
-        let mut met = Vec::new();
+        let end = Instant::now() + patience;
         let all = match places {
             [] => devices(),
             _ => places.to_vec(),
         };
-        for place in all {
-            match place.read_dir() {
-                Ok(entries) => {
-                    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-                    paths.sort();
-                    paths.iter().for_each(|path| scan.look(path, &mut met));
+        let met = looking::at_all(all, (end, patience), look);
+        let in_folder = |(_, met): &(PathBuf, io::Result<Met>)| match met {
+            Ok(Met::Folder(paths)) => paths.clone(),
+            _ => Vec::new(),
+        };
+        let in_folders = met.iter().flat_map(in_folder).collect();
+        let mut below = looking::at_all(in_folders, (end, patience), look).into_iter();
+        let mut parts = Vec::new();
+        for (place, met) in met {
+            match met {
+                Ok(Met::Folder(paths)) => parts.extend(below.by_ref().take(paths.len())),
+                other => parts.push((place, other)),
+            }
+        }
+        let mut known = Vec::new();
+        for (path, met) in parts {
+            let (id, label) = match met {
+                Ok(Met::Part(id, label)) => (id, label),
+                // What is in a folder below is not looked for.
+                Ok(Met::Folder(_) | Met::Other) => continue,
+                Err(e) => {
+                    scan.unreadable.push((path, e));
+                    continue;
                 }
-                Err(e) if e.kind() == io::ErrorKind::NotADirectory => scan.look(&place, &mut met),
-                Err(e) => scan.unreadable.push((place, e)),
+            };
+            // Once, however many names it has.
+            if known.contains(&id) {
+                continue;
+            }
+            known.push(id);
+            scan.seen += 1;
+            match label {
+                Ok(Some(label)) => scan.parts.push((path, *label)),
+                Ok(None) => {}
+                Err(e) => scan.unreadable.push((path, e)),
             }
         }
         scan
-    }
-
-    /// Looks for labels in what may have some, once however many names it has.
-    fn look(&mut self, path: &Path, met: &mut Vec<(u64, u64)>) {
-        let meta = match path.metadata() {
-            Ok(meta) => meta,
-            Err(e) => return self.unreadable.push((path.to_owned(), e)),
-        };
-        let Some(id) = id_of(&meta) else { return };
-        if met.contains(&id) {
-            return;
-        }
-        met.push(id);
-        self.seen += 1;
-        match newest_label(path) {
-            Ok(Some(label)) => self.parts.push((path.to_owned(), label)),
-            Ok(None) => {}
-            Err(e) => self.unreadable.push((path.to_owned(), e)),
-        }
     }
 
     fn find(&self, uuid: &Uuid) -> Result<PathBuf, String> {
@@ -165,6 +178,31 @@ impl Scan {
     fn is_unreadable(&self, path: &Path) -> bool {
         self.unreadable.iter().any(|(at, _)| path.starts_with(at))
     }
+}
+
+/// What lies at a path.
+enum Met {
+    /// A folder, and the paths in it.
+    Folder(Vec<PathBuf>),
+    /// What may have labels: what is the same under all of its names, and its newest label.
+    Part((u64, u64), io::Result<Option<Box<Label>>>),
+    Other,
+}
+
+/// Finds that out. Blocks as long as what lies there does.
+type Look = fn(&Path) -> io::Result<Met>;
+
+fn look(path: &Path) -> io::Result<Met> {
+    let meta = path.metadata()?;
+    if meta.is_dir() {
+        let mut paths: Vec<_> = path.read_dir()?.flatten().map(|entry| entry.path()).collect();
+        paths.sort();
+        return Ok(Met::Folder(paths));
+    }
+    Ok(match id_of(&meta) {
+        Some(id) => Met::Part(id, newest_label(path).map(|label| label.map(Box::new))),
+        None => Met::Other,
+    })
 }
 
 /// The block devices of this machine, as they are called in `/dev`.

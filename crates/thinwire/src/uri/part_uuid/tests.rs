@@ -12,8 +12,13 @@ use crate::uri::VolumeSpec;
 
 /// A file with the label of part `role` of two, in the first of the places for it.
 fn part(path: &Path, role: usize, generation: u64) {
+    part_of([1, 2], path, role, generation);
+}
+
+/// The same, of two that are called so.
+fn part_of(uuids: [u8; 2], path: &Path, role: usize, generation: u64) {
     let content = Identity { identity: [7; 16], incarnation: 1 };
-    let parts = [1, 2].map(|nth| NewPart { uuid: [nth; 16], content, bytes: 4 << 20 });
+    let parts = uuids.map(|nth| NewPart { uuid: [nth; 16], content, bytes: 4 << 20 });
     let module = Module::find("linear").unwrap();
     let bytes = parts.iter().map(|part| part.data_bytes(module)).sum();
     let options = &Options::default();
@@ -108,8 +113,9 @@ fn the_newer_copy_counts() {
 fn what_cannot_be_read_any_more_is_where_it_was() {
     let dir = TempDir::new("part-known");
     let path = dir.path().join("x.img");
-    part(&path, 0, 1);
-    assert_eq!(find(&uuid(1), std::slice::from_ref(&path)), Ok(path.clone()));
+    // Of this test alone: what was found is known to all threads.
+    part_of([31, 32], &path, 0, 1);
+    assert_eq!(find(&uuid(31), std::slice::from_ref(&path)), Ok(path.clone()));
     let (parts, seen) = (Vec::new(), 1);
     let scan = |at: &Path| {
         let unreadable = vec![(at.to_owned(), io::ErrorKind::PermissionDenied.into())];
@@ -118,7 +124,50 @@ fn what_cannot_be_read_any_more_is_where_it_was() {
     for (at, is_known) in [(&*path, true), (Path::new("/other"), false)] {
         let places = vec![dir.path().join(is_known.to_string())];
         SCANS.with_borrow_mut(|scans| scans.insert(places.clone(), scan(at)));
-        assert_eq!(find(&uuid(1), &places).is_ok(), is_known);
+        assert_eq!(find(&uuid(31), &places).is_ok(), is_known);
+    }
+}
+
+/// Who reads it waits until somebody opens the other end.
+fn look_or_hang(path: &Path) -> io::Result<Met> {
+    if path.extension().is_some_and(|end| end == "hangs") {
+        drop(File::open(path)?);
+    }
+    look(path)
+}
+
+/// A disk that hangs costs whoever looks for a part a while, once, and is named; the others are found, and it is, too, once it
+/// answers.
+#[test]
+fn what_does_not_answer_is_named_and_the_rest_is_found() {
+    let dir = TempDir::new("part-hangs");
+    let (sound, hangs) = (dir.path().join("sound"), dir.path().join("slow.hangs"));
+    part_of([41, 42], &sound, 0, 1);
+    let made = std::process::Command::new("mkfifo").arg(&hangs).status().unwrap();
+    assert!(made.success());
+    let patience = Duration::from_secs(1);
+    let scan = |places: &[PathBuf]| {
+        let began = Instant::now();
+        (Scan::of(places, patience, look_or_hang), began.elapsed())
+    };
+    for places in [vec![dir.path().to_owned()], vec![hangs.clone(), sound.clone()]] {
+        let (found, took) = scan(&places);
+        assert_eq!(found.find(&[41; 16]), Ok(sound.clone()));
+        let why = found.find(&[42; 16]).unwrap_err();
+        let named = format!("1 could not be read ({}: does not answer", hangs.display());
+        assert!(why.contains(&named), "{why}");
+        assert!(took < Duration::from_secs(20), "{took:?}");
+    }
+    // Nobody waits for it any more, nor has it a thread for each who asked.
+    let waiting = |places: &[PathBuf]| scan(places).1 < patience;
+    assert!(waiting(std::slice::from_ref(&hangs)));
+    drop(OpenOptions::new().write(true).open(&hangs).unwrap());
+    std::fs::remove_file(&hangs).unwrap();
+    part_of([41, 42], &hangs, 1, 1);
+    let began = Instant::now();
+    while scan(std::slice::from_ref(&hangs)).0.find(&[42; 16]).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(20), "it is not looked at again");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
