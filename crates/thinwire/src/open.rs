@@ -27,7 +27,7 @@ use crate::growth::{GrowthNotes, WholeDesk};
 use crate::host::Host;
 use crate::keys::{self, KeyFile, Security};
 use crate::known_keys::KnownKeys;
-use crate::opened::OutlineNode;
+use crate::opened::{Leaving, OutlineNode};
 use crate::output;
 use crate::pool::{PoolName, PoolPlace};
 use crate::rekeying::Rekeying;
@@ -353,6 +353,11 @@ pub trait OpenVolume {
 
     /// Lets go of it.
     fn close(&mut self, ending: Ending) -> Outcome<Unheard>;
+
+    /// What it stands on, to be let go of together with that of others; none if it is let go of by itself only.
+    fn leave(&mut self) -> Option<Leaving<'_>> {
+        None
+    }
 }
 
 /// Opens a volume. Remote ones: attaches, waiting for at most `options.patience`, and gives up when
@@ -386,14 +391,48 @@ pub fn let_go(open: &mut dyn OpenVolume, ending: Ending) -> Outcome {
     Ok(())
 }
 
+/// Lets go of volumes of one host, all at the same time: one after the other they would wait for each other, since nobody is told of a
+/// sync before all that began earlier on the same file system have been heard of. The first failure,
+/// after all have been tried.
+pub fn let_go_together(
+    host: &Host,
+    open: &mut [Box<dyn OpenVolume>],
+    mut ending: impl FnMut(&mut dyn OpenVolume) -> Ending,
+) -> Outcome<Unheard> {
+    let mut together = Vec::new();
+    let mut alone = Vec::new();
+    for volume in open {
+        let ending = ending(&mut **volume);
+        // Who is not in order yet is waited for, and says what becomes of that.
+        let is_ready = !matches!(ending, Ending::Orderly) || volume.volume().is_wound_up();
+        match is_ready && volume.leave().is_some() {
+            true => together.push((volume, ending)),
+            false => alone.push((volume, ending)),
+        }
+    }
+    let leaving =
+        together.iter_mut().filter_map(|(volume, ending)| Some((volume.leave()?, *ending)));
+    let mut ended = Leaving::end_all(host, leaving.collect());
+    for (volume, ending) in alone {
+        let closed = volume.close(ending);
+        ended = ended.and_then(|unheard| closed.map(|others| unheard.and(others.0)));
+    }
+    ended
+}
+
 /// Lets go of the volume of a command that has failed, so that its target does not keep the export for
 /// it. `has_written`: it may have written something.
 pub fn let_go_failed(open: &mut dyn OpenVolume, has_written: bool) {
-    let is_used = has_written || open.volume().outstanding() > 0;
-    let ending = if is_used { Ending::Unfinished } else { Ending::Unused };
+    let ending = ending_of_failed(open, has_written);
     if let Err(failure) = open.close(ending) {
         tracing::warn!("{failure}");
     }
+}
+
+/// How that ends.
+pub fn ending_of_failed(open: &mut dyn OpenVolume, has_written: bool) -> Ending {
+    let is_used = has_written || open.volume().outstanding() > 0;
+    if is_used { Ending::Unfinished } else { Ending::Unused }
 }
 
 /// Why a device of another protocol is not reached unless its user has accepted that; `None` of any other volume.

@@ -29,7 +29,7 @@ use thinwire_proto::{StageObserver, StageSums};
 use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::{Unaligned, Volume};
 
-use self::bottom::Bottom;
+use self::bottom::{Bottom, end_together};
 use self::top::Top;
 use self::tree::Leaf;
 use crate::attachment::shown::Shown;
@@ -106,6 +106,21 @@ fn over(
             Box::new(Opened { volume, top: Unaligned::inner_mut, below })
         }
         false => Box::new(Opened { volume: Some(top), top: |top| top, below }),
+    }
+}
+
+/// What an open volume stands on, about to be let go of.
+pub struct Leaving<'a> {
+    bottom: &'a mut Bottom,
+    hurry: Option<Arc<OwnedFd>>,
+}
+
+impl Leaving<'_> {
+    /// Ends these, all at the same time. The first failure, after all have been tried.
+    pub fn end_all(host: &Host, all: Vec<(Leaving<'_>, Ending)>) -> Outcome<Unheard> {
+        let hurry = all.iter().find_map(|(leaving, _)| leaving.hurry.clone());
+        let bottoms = all.into_iter().map(|(leaving, ending)| (leaving.bottom, ending));
+        end_together(host, bottoms.collect(), hurry.as_deref())
     }
 }
 
@@ -353,6 +368,13 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
         let Below { host, bottom, hurry, .. } = &mut self.below;
         let ended = bottom.end(host, ending, hurry.as_deref());
         wound.and(ended)
+    }
+
+    fn leave(&mut self) -> Option<Leaving<'_>> {
+        // Whoever watched does not listen any more.
+        self.below.host.shard_mut().unwatch_all();
+        let Below { bottom, hurry, .. } = &mut self.below;
+        Some(Leaving { bottom, hurry: hurry.clone() })
     }
 }
 

@@ -16,6 +16,8 @@
 mod adopt;
 mod check;
 mod create;
+#[cfg(test)]
+pub(crate) use self::create::create_quietly;
 mod cut;
 mod dump;
 mod grow;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use thinwire_runtime::serve::{Awaited, OpenedLeaf};
 use thinwire_volume::HeldGrant;
 
-use super::ends;
+use super::ends::{self, Going};
 use super::failures::Failures;
 use super::outline::OutlineNode;
 use super::pools::OpenPool;
@@ -158,24 +158,48 @@ impl Bottom {
         self.gather(of).into_iter().flatten().collect()
     }
 
-    /// Ends all of it that nobody else has, each for itself, as [`ends::end`]. Nothing comes back any more.
+    /// Ends all of it that nobody else has, as [`end_together`]. Nothing comes back any more.
     pub fn end(
         &mut self,
         host: &Host,
         ending: Ending,
         hurry: Option<&OwnedFd>,
     ) -> Outcome<Unheard> {
-        let none = Returning::none(host);
-        let unheard = std::mem::replace(&mut self.returning, none).into_unheard();
-        let mut ended =
-            ends::end(host, &mut self.leaves, ending, hurry).map(|others| others.and(unheard));
-        for pool in self.pools.drain(..) {
-            let let_go = pool.let_go(host, ending, hurry);
-            ended = match (ended, let_go) {
-                (Ok(some), Ok(others)) => Ok(some.and(others.0)),
-                (ended, let_go) => ended.and(let_go),
-            };
-        }
-        ended
+        end_together(host, vec![(self, ending)], hurry)
     }
+
+    /// Nothing of it comes back any more; what that has left behind unheard. Appends what those pools stand on that nobody else
+    /// has: it ends with this.
+    fn leave(
+        &mut self,
+        host: &Host,
+        ending: Ending,
+        below: &mut Vec<(Bottom, Ending)>,
+    ) -> Vec<String> {
+        let none = Returning::none(host);
+        let mut unheard = std::mem::replace(&mut self.returning, none).into_unheard();
+        for pool in self.pools.drain(..) {
+            if let Some((mut bottom, ending)) = pool.let_go(ending) {
+                unheard.extend(bottom.leave(host, ending, below));
+                below.push((bottom, ending));
+            }
+        }
+        unheard
+    }
+}
+
+/// Ends what is at the bottom of several volumes, all leaves at the same time, as [`ends::end`].
+pub(super) fn end_together(
+    host: &Host,
+    mut bottoms: Vec<(&mut Bottom, Ending)>,
+    hurry: Option<&OwnedFd>,
+) -> Outcome<Unheard> {
+    let (mut below, mut unheard) = (Vec::new(), Vec::new());
+    for (bottom, ending) in &mut bottoms {
+        unheard.extend(bottom.leave(host, *ending, &mut below));
+    }
+    let all = bottoms.into_iter().chain(below.iter_mut().map(|(bottom, ending)| (bottom, *ending)));
+    let mut going: Vec<Going<'_>> =
+        all.map(|(bottom, ending)| (&mut bottom.leaves[..], ending)).collect();
+    ends::end(host, &mut going, hurry).map(|others| others.and(unheard))
 }

@@ -30,12 +30,30 @@ pub(super) fn end_remotes(
     force: impl Fn(&dyn NetworkLeaf) -> bool,
     hurry: Option<&OwnedFd>,
 ) -> Outcome<Unheard> {
-    let mut unheard = Unheard::default();
-    if leaves.is_empty() {
-        return Ok(unheard);
-    }
     let forced: Vec<bool> = leaves.iter().map(|leaf| force(&**leaf)).collect();
-    for (leaf, &force) in leaves.iter_mut().zip(&forced) {
+    close_all(host, leaves, &forced, hurry)?;
+    Ok(unheard(leaves.iter().map(|leaf| &**leaf)))
+}
+
+/// Of these, which have ended and were not heard.
+fn unheard<'a>(leaves: impl Iterator<Item = &'a (dyn NetworkLeaf + 'static)>) -> Unheard {
+    let uris = leaves.filter(|leaf| leaf.is_unheard()).map(|leaf| leaf.uri().to_owned());
+    let mut unheard = Unheard::default();
+    unheard.0.extend(uris);
+    unheard
+}
+
+/// As [`end_remotes`]; which of them by force is known of each.
+fn close_all(
+    host: &Host,
+    leaves: &mut [&mut (dyn NetworkLeaf + 'static)],
+    forced: &[bool],
+    hurry: Option<&OwnedFd>,
+) -> Outcome {
+    if leaves.is_empty() {
+        return Ok(());
+    }
+    for (leaf, &force) in leaves.iter_mut().zip(forced) {
         leaf.begin_close(force);
     }
     if let Some(hurry) = hurry {
@@ -43,16 +61,14 @@ pub(super) fn end_remotes(
     }
     // What was queued is sent, also of those that are not waited for.
     let mut ended = host.turn(Wait::No);
-    let in_order = leaves.iter().zip(forced).filter(|(_, force)| !force);
+    let in_order = leaves.iter().zip(forced).filter(|(_, force)| !**force);
     ended = ended.and(await_closed(host, in_order.map(|(leaf, _)| &**leaf).collect(), hurry));
     // The last goodbyes were queued by what has just been received.
     ended = ended.and(host.turn(Wait::No));
     if let Some(hurry) = hurry {
         host.unwatch(hurry.as_fd())?;
     }
-    let uris = leaves.iter().filter(|leaf| leaf.is_unheard()).map(|leaf| leaf.uri().to_owned());
-    unheard.0.extend(uris);
-    ended.map(|()| unheard)
+    ended
 }
 
 /// Turns the host until all have let go, each of which goes on whatever holds up the others. The first failure.
@@ -91,42 +107,61 @@ fn is_forced(ending: Ending, is_away: bool, has_lost: bool) -> bool {
     }
 }
 
-/// Ends leaves, each for itself: what can end in order does, whatever becomes of the others; the rest is
-/// given up when `hurry` is readable. The first failure, after all have been tried.
+/// Leaves that are let go of, and how.
+pub(super) type Going<'a> = (&'a mut [Leaf], Ending);
+
+/// Ends leaves, all at the same time and each for itself: what can end in order does, whatever becomes of the others; the rest is
+/// given up when `hurry` is readable. The first failure, after all have been tried. One by one they would wait for each other: nobody is told of
+/// a sync before all that began earlier on the same file system have been heard of.
 pub(super) fn end(
     host: &Host,
-    leaves: &mut [Leaf],
-    ending: Ending,
+    going: &mut [Going<'_>],
     hurry: Option<&OwnedFd>,
 ) -> Outcome<Unheard> {
-    // A leg that was about to come back has nothing to be let go of.
-    let at_once = |leaf: &dyn NetworkLeaf| {
-        !leaf.is_granted() || is_forced(ending, leaf.is_away(), leaf.has_lost())
-    };
-    let mut ended = end_remotes(host, &mut remotes(leaves), at_once, hurry);
-    let locals: Vec<&LocalLeaf> = leaves.iter().filter_map(Leaf::local).collect();
-    // Those that are not ended go with the tree: who has written stays on record, else whoever was there before is so
-    // again.
-    let in_order = |leaf: &&&LocalLeaf| match ending {
-        Ending::Orderly | Ending::BarAway => true,
-        // Whoever flushed has been told, and the next flush would not fail again.
-        Ending::AfterLoss => !leaf.has_lost(),
-        // Labels were, by its opening: whoever was on record before knows nothing of them.
-        Ending::Unused => leaf.was_written(),
-        Ending::Unfinished | Ending::Force => false,
-    };
-    let to_end: Vec<&LocalLeaf> = locals.iter().filter(in_order).copied().collect();
+    let (mut far, mut forced, mut tell) = (Vec::new(), Vec::new(), Vec::new());
+    for (leaves, ending) in &mut *going {
+        for leaf in remotes(leaves) {
+            // A leg that was about to come back has nothing to be let go of.
+            let at_once = !leaf.is_granted() || is_forced(*ending, leaf.is_away(), leaf.has_lost());
+            forced.push(at_once);
+            tell.push(tells_unheard(*ending));
+            far.push(leaf);
+        }
+    }
+    let closed = close_all(host, &mut far, &forced, hurry);
+    let told = far.iter().zip(tell).filter(|(_, tell)| *tell).map(|(leaf, _)| &**leaf);
+    let ended = closed.map(|()| unheard(told));
+    let mut locals: Vec<&LocalLeaf> = Vec::new();
+    let mut to_end = Vec::new();
+    for (leaves, ending) in &*going {
+        for leaf in leaves.iter().filter_map(Leaf::local) {
+            locals.push(leaf);
+            // Those that are not ended go with the tree: who has written stays on record, else whoever was there before is so
+            // again.
+            let in_order = match ending {
+                Ending::Orderly | Ending::BarAway => true,
+                // Whoever flushed has been told, and the next flush would not fail again.
+                Ending::AfterLoss => !leaf.has_lost(),
+                // Labels were, by its opening: whoever was on record before knows nothing of them.
+                Ending::Unused => leaf.was_written(),
+                Ending::Unfinished | Ending::Force => false,
+            };
+            to_end.extend(in_order.then_some(leaf));
+        }
+    }
     let left = LocalLeaf::end_all(host, &to_end, hurry);
-    ended = ended.and_then(|unheard| left.map(|()| unheard));
-    if matches!(ending, Ending::Unused) {
-        locals.iter().for_each(|leaf| leaf.unkeep_grant());
+    for (leaves, ending) in &*going {
+        if matches!(ending, Ending::Unused) {
+            leaves.iter().filter_map(Leaf::local).for_each(|leaf| leaf.unkeep_grant());
+        }
     }
     LocalLeaf::await_all(host, &locals);
-    match ending {
-        // Of nothing can be said that it is durable.
-        Ending::Force | Ending::AfterLoss | Ending::Unfinished => ended.map(|_| Unheard::default()),
-        _ => ended,
-    }
+    ended.and_then(|unheard| left.map(|()| unheard))
+}
+
+/// Otherwise of nothing can be said that it is durable.
+fn tells_unheard(ending: Ending) -> bool {
+    !matches!(ending, Ending::Force | Ending::AfterLoss | Ending::Unfinished)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Pools that are open on a host: each once, whoever has volumes of it, until the last of them has let go.
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
 
 use thinwire_modules::thin::ThinPool;
@@ -14,7 +13,7 @@ use super::returning::Returned;
 use super::tree::{Root, Tree};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::host::Host;
-use crate::open::{Ending, Unheard, VolumeOptions};
+use crate::open::{Ending, VolumeOptions};
 use crate::pool::{PoolPlace, PoolTeller};
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
@@ -249,21 +248,15 @@ impl OpenPool {
         found
     }
 
-    /// Somebody needs it no more: the last ends it.
-    pub fn let_go(
-        self: Rc<Self>,
-        host: &Host,
-        ending: Ending,
-        hurry: Option<&OwnedFd>,
-    ) -> Outcome<Unheard> {
+    /// Somebody needs it no more. To the last one it is given what it stands on, to be ended so.
+    pub fn let_go(self: Rc<Self>, ending: Ending) -> Option<(Bottom, Ending)> {
         if severity(ending) > severity(self.ending.get()) {
             self.ending.set(ending);
         }
-        let Ok(last) = Rc::try_unwrap(self) else { return Ok(Unheard::default()) };
-        let OpenPool { pool, volume, bottom, ending, .. } = last;
+        let OpenPool { pool, volume, bottom, ending, .. } = Rc::try_unwrap(self).ok()?;
         // With the last handle goes the pool, unless a volume is still there.
         volume.replace(None);
         drop(pool);
-        bottom.into_inner().end(host, ending.get(), hurry)
+        Some((bottom.into_inner(), ending.get()))
     }
 }

@@ -5,13 +5,16 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use thinwire_buffer::SegList;
+use thinwire_modules::thin::PoolOp;
 use thinwire_runtime::disk;
 use thinwire_volume::{Io, Op, load_writer};
 
 use super::tree::Root;
 use super::*;
 use crate::cli::WireArgs;
-use crate::open::open_volume;
+use crate::commands::volume::create_quietly;
+use crate::open::{let_go_together, open_volume};
+use crate::pool::PoolPlace;
 use crate::testing::{FailsFlush, Hangs, TempDir, Waits};
 
 #[test]
@@ -315,4 +318,84 @@ fn a_volume_that_is_timed_is_told_the_time_by_whoever_waits_for_it() {
     assert_eq!(done.result, Ok(()));
     assert!(began.elapsed() >= Waits::TIME, "{:?}", began.elapsed());
     open.close(Ending::Unused).unwrap();
+}
+
+/// In a hurry from the beginning: what hangs is given up.
+fn in_a_hurry(dir: &TempDir) -> VolumeOptions {
+    let run_dir = dir.path().join("run");
+    let mut options =
+        VolumeOptions::new(crate::keys::Security::default(), &WireArgs::default(), run_dir);
+    let hurry = crate::steward::bell().unwrap();
+    rustix::io::write(&hurry, &1u64.to_ne_bytes()).unwrap();
+    options.hurry = Some(hurry);
+    options
+}
+
+/// Nobody is told of a sync before all that began earlier on the same file system have been heard of: who let go of one volume while the other
+/// stands still would wait for ever.
+#[test]
+fn volumes_are_let_go_of_beside_each_other() {
+    let dir = TempDir::new("opened-together");
+    let (host, options, asked) = (Host::new().unwrap(), in_a_hurry(&dir), Rc::default());
+    let mut open = ["a.img", "b.img"].map(|name| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, [0; 1 << 16]).unwrap();
+        let spec = VolumeSpec::Path(path);
+        let tree = Tree::open(&host, &spec, &options, DiskOptions::default(), None).unwrap();
+        let leaf = tree.bottom.leaves[0].local().unwrap();
+        leaf.keep_grant();
+        leaf.wrap(|sound| Box::new(Hangs::new(sound, &asked, 2)));
+        over(&host, tree, &options, Duration::from_secs(5))
+    });
+    let ended = let_go_together(&host, &mut open, |_| Ending::Orderly);
+    assert_eq!(ended.unwrap(), Unheard::default());
+}
+
+/// As above: what a volume stands on, and what the pool does that it has a volume of.
+#[test]
+fn a_volume_and_the_pools_below_it_end_beside_each_other() {
+    let dir = TempDir::new("opened-pools");
+    let file = dir.path().join("a.toml");
+    let volume = |name: &str, kind: &str, children: &str| {
+        format!("[[volume]]\nname = \"{name}\"\nkind = \"{kind}\"\nchildren = [{children}]\n")
+    };
+    let own = volume("own", "linear", "\"./own.img\", \"pool@home\"");
+    let pool = volume("pool", "thin", "\"./data.img\", \"./metadata.img\"");
+    std::fs::write(&file, own + &pool).unwrap();
+    for name in ["own.img", "data.img", "metadata.img"] {
+        std::fs::File::create(dir.path().join(name)).unwrap().set_len(16 << 20).unwrap();
+    }
+    let spec = |name: &str| format!("{}#{name}", file.display()).parse::<VolumeSpec>().unwrap();
+    let mut options = in_a_hurry(&dir);
+    create_quietly(&spec("pool"), &options).unwrap();
+    let place = PoolPlace::default();
+    options.pool = Some(place.clone());
+    let mut open = open_volume(&spec("pool"), &options, None).unwrap();
+    let pool = place.take().unwrap();
+    let (bytes, incarnation, at) = (1 << 20, 1, 0);
+    pool.begin(PoolOp::Create { name: "home".into(), bytes, incarnation, at });
+    let (began, mut ended) = (Instant::now(), Vec::new());
+    while ended.is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(20), "it is not made");
+        open.turn(Wait::Until(Instant::now() + Duration::from_millis(5))).unwrap();
+        pool.poll();
+        pool.poll_ops(&mut ended);
+    }
+    assert!(ended[0].1.is_ok(), "{ended:?}");
+    drop(pool);
+    open.close(Ending::Orderly).unwrap();
+    drop(open);
+    options.pool = None;
+
+    let (host, asked) = (Host::new().unwrap(), Rc::default());
+    let mut tree = Tree::open(&host, &spec("own"), &options, DiskOptions::default(), None).unwrap();
+    let mut leaves = 0;
+    tree.bottom.each(&mut |leaf, _| {
+        leaf.local().unwrap().keep_grant();
+        leaf.local().unwrap().wrap(|sound| Box::new(Hangs::new(sound, &asked, 3)));
+        leaves += 1;
+    });
+    assert_eq!(leaves, 3);
+    let ended = tree.bottom.end(&host, Ending::Orderly, options.hurry.as_deref());
+    assert_eq!(ended.unwrap(), Unheard::default());
 }

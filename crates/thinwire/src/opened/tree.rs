@@ -11,7 +11,7 @@ use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
 use thinwire_runtime::serve::{Awaited, ExportEnd, OpenedLeaf, Tended};
 use thinwire_volume::{HeldLeaves, Identity, LeafGrant, Port, Volume};
 
-use super::bottom::Bottom;
+use super::bottom::{Bottom, end_together};
 use super::build::Build;
 use super::ends::{end_remotes, remotes};
 use super::failures::Failures;
@@ -205,9 +205,11 @@ impl Tree {
                 let hurry = options.hurry.as_deref();
                 let mut remotes = remotes(&mut bottom.leaves);
                 let _ = end_remotes(host, &mut remotes, is_not_granted, hurry);
-                for pool in bottom.pools.drain(..) {
-                    let _ = pool.let_go(host, Ending::Unused, hurry);
-                }
+                let pools = bottom.pools.drain(..);
+                let mut gone: Vec<_> =
+                    pools.filter_map(|pool| pool.let_go(Ending::Unused)).collect();
+                let gone = gone.iter_mut().map(|(bottom, ending)| (bottom, *ending)).collect();
+                let _ = end_together(host, gone, hurry);
                 Err(failure)
             }
         }

@@ -23,7 +23,9 @@ use crate::host::Host;
 use crate::labelled::check_leaves;
 use crate::last_resort::catch_signals;
 use crate::mirrored::{Entropy, seconds_now};
-use crate::open::{Ending, OpenVolume, VolumeOptions, Wait, let_go, let_go_failed, open_on};
+use crate::open::{
+    Ending, OpenVolume, VolumeOptions, Wait, ending_of_failed, let_go_together, open_on,
+};
 use crate::output;
 use crate::rundir::SCHEMA;
 use crate::signals::Signals;
@@ -109,6 +111,17 @@ pub fn create(spec: &VolumeSpec, force: bool, take_over: bool, common: &VolumeCo
     }
 }
 
+/// For tests: makes it, and catches no signals.
+#[cfg(test)]
+pub(crate) fn create_quietly(spec: &VolumeSpec, options: &VolumeOptions) -> Outcome {
+    let mut wanted = Vec::new();
+    described(spec, &mut wanted);
+    let mut all = wanted.iter();
+    all.try_for_each(|of| {
+        create_one(of, of.spec == spec, false, options, &Signals::none()).map(drop)
+    })
+}
+
 /// Makes one whose parts are there. Nothing if it is there itself, and is not what was asked for.
 fn create_one(
     volume: &Described<'_>,
@@ -124,22 +137,24 @@ fn create_one(
         let force = force && is_asked_for;
         label_all(volume, is_asked_for, force, &mut parts, signals, &mut has_written)
     });
-    let end = |parts: &mut [Box<dyn OpenVolume>]| -> Outcome {
-        let ended: Vec<_> =
-            parts.iter_mut().map(|part| let_go(&mut **part, Ending::Orderly)).collect();
-        ended.into_iter().collect()
-    };
     if done.is_ok() || !has_written {
         wind_up(&mut parts, signals);
     }
     match done {
-        Ok(whole) => end(&mut parts).map(|()| whole),
+        Ok(whole) => {
+            let unheard = let_go_together(&host, &mut parts, |_| Ending::Orderly)?;
+            unheard.describe().into_iter().for_each(|unheard| output::complain(&unheard));
+            Ok(whole)
+        }
         Err(mut failure) => {
             if has_written {
                 failure.message +=
                     ". Its parts may be half made: make it again, with --force, before you use it";
             }
-            parts.iter_mut().for_each(|part| let_go_failed(&mut **part, has_written));
+            let how = |part: &mut dyn OpenVolume| ending_of_failed(part, has_written);
+            if let Err(other) = let_go_together(&host, &mut parts, how) {
+                tracing::warn!("{other}");
+            }
             Err(failure)
         }
     }
