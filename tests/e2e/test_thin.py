@@ -456,7 +456,7 @@ def a_damaged_pool_is_checked_and_repaired(lab):
     check(pool.show()["data_used_bytes"] == own["home"], pool.show())
     check("is sound" in pool.do("check", pool.name).stdout, "nothing is left")
     check(pool.read("home", lab.path("home.raw")) == home, "it is as it was")
-    refused(lab, "volume", "check", "--repair", pool.images[0], *pool.run_dir, says=["is for pools"], code=2)
+    refused(lab, "volume", "check", "--repair", pool.images[0], *pool.run_dir, says=["as FILE.toml#NAME"], code=2)
     refused(lab, "volume", "check", f"{pool.name}@home", *pool.run_dir, says=["as a whole"], code=2)
 
 

@@ -100,8 +100,9 @@ pub use composite::{Composite, Layout};
 pub use crypt::{CRYPT_SEALED_BYTES, Crypt, CryptFault, CryptState, XtsCipher};
 pub use dealt::Dealt;
 pub use integrity::{
-    Integrity, IntegrityConfig, IntegrityFault, IntegrityState, SUM_GROWTHS_MAX, SumGrowing,
-    SumGrowthError, SumLayout, SumMaking,
+    Integrity, IntegrityConfig, IntegrityFault, IntegrityState, SUM_BITMAP_OFFSETS,
+    SUM_GROWTHS_MAX, SeenSums, SumGrowing, SumGrowthError, SumLayout, SumMaking, look_at_sums,
+    sum_bitmap_bytes,
 };
 pub use linear::Linear;
 pub use manual::{MANUAL, ManualPage};

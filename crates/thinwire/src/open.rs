@@ -351,6 +351,11 @@ pub trait OpenVolume {
         WIND_UP_PATIENCE
     }
 
+    /// It is only read, and something that it stands on may be written by somebody else, as far as that is told.
+    fn is_held(&self) -> bool {
+        false
+    }
+
     /// Lets go of it.
     fn close(&mut self, ending: Ending) -> Outcome<Unheard>;
 

@@ -358,6 +358,14 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
         self.below.wind_up_patience
     }
 
+    fn is_held(&self) -> bool {
+        let mut is_held = false;
+        self.below.bottom.each(&mut |leaf, _| {
+            is_held |= matches!(leaf, Leaf::Remote(leaf) if leaf.is_held());
+        });
+        is_held
+    }
+
     fn close(&mut self, ending: Ending) -> Outcome<Unheard> {
         let mut wound = Ok(());
         if matches!(ending, Ending::Orderly) && self.below.is_timed && self.volume.is_some() {

@@ -26,6 +26,7 @@
 mod check;
 mod intent;
 mod layout;
+mod look;
 mod making;
 mod serve;
 mod sums;
@@ -51,6 +52,7 @@ use crate::{Below, Child, Composite, IdentityHash, Layout, ModuleError, Stretch,
 
 pub(crate) use layout::MODULE;
 pub use layout::{IntegrityFault, IntegrityState, SUM_GROWTHS_MAX, SumGrowthError, SumLayout};
+pub use look::{SUM_BITMAP_OFFSETS, SeenSums, look_at_sums, sum_bitmap_bytes};
 pub use making::{SumGrowing, SumMaking};
 
 /// The name under which its own errors appear.

@@ -81,26 +81,34 @@ Changes nothing. Fails if one of them has no label that can be gone by, after al
         #[allow(missing_docs)]
         common: VolumeCommon,
     },
-    /// Check the labels of parts, and whether those make volumes; or all that a pool keeps
+    /// Check labels and what stands behind them, and whether parts make volumes; or all that a pool keeps
     #[command(after_help = "\
 Examples:
+  thinwire volume check pool.toml#home
+  thinwire volume check --repair pool.toml#home
   thinwire volume check pool.toml#pool
-  thinwire volume check --repair pool.toml#pool
   thinwire volume check /srv/*.img
   thinwire volume check --key alice --json 'tw://node1/disk0?link=eth1' 'tw://node2/disk1?link=eth1'
 
-Changes nothing. Says of each part whether both copies of its label are sound, and of each volume whether it can be used;
-where not, what is damaged, what still serves and what to do. Fails if anything is wrong. What stands behind labels is
-looked at only of a pool that is named as FILE.toml#POOL, and that nobody uses: every node and every reference count in its metadata, and what each
-volume has lost. --repair puts counts right, so that what nobody has is free again, and what somebody has is not given to
-another; what is lost stays so.")]
+Changes nothing. Says of each part whether both copies of its label are sound, and what the bitmap of a leg or of a part with sums says, and of
+each volume whether it can be used; where not, what is damaged, what still serves and what to do. Fails if anything is wrong. Of a
+volume, FILE.toml#NAME, all parts are looked at, down to those that it stands on at last, and of pools among these
+every node and every reference count in their metadata, and what each volume has lost. Data is not read: `thinwire volume scrub` does
+that. A volume that an attachment or a target of this machine has open is refused.
+
+--repair opens a volume for writing, as any user of it, if a copy of a label or a block of a bitmap is torn and what is left says all: these are
+written anew, and the volume is let go of, and checked once more. Of a pool it puts counts right, so that what nobody has is free again, and what somebody has is
+not given to another; what is lost stays so.")]
     Check {
-        /// The parts, or one pool
+        /// Volumes or parts, or one pool
         #[arg(required = true, value_name = "VOLUME")]
         parts: Vec<VolumeSpec>,
-        /// Put right what is counted wrongly in a pool
+        /// Write anew what is torn of labels and bitmaps, or put right what is counted wrongly in a pool
         #[arg(long)]
         repair: bool,
+        /// With --repair: take parts away from the writer that holds them or is on record, fencing that one for good
+        #[arg(long, requires = "repair")]
+        take_over: bool,
         #[command(flatten)]
         #[allow(missing_docs)]
         common: VolumeCommon,

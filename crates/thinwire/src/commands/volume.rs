@@ -170,17 +170,15 @@ pub fn run(args: &VolumeArgs) -> Outcome {
             let how = legs::Daring { force: false, degraded: *degraded, take_over: *take_over };
             legs::remove(volume, leg, how, common)
         }
-        VolumeAction::Check { parts, repair, common } => {
+        VolumeAction::Check { parts, repair, take_over, common } => {
             match (&parts[..], parts.iter().any(|part| part.pool().is_some())) {
                 ([pool], true) if pool.inner().is_none() => {
-                    pool_check::check(pool, *repair, common)
+                    pool_check::check(pool, *repair, *take_over, common)
                 }
                 (_, true) => Err(Failure::usage(
                     "a pool is checked as a whole and by itself: name it alone, as FILE.toml#POOL, or its parts",
                 )),
-                (_, false) if *repair => Err(Failure::usage(
-                    "--repair is for pools, FILE.toml#POOL: mirrors are put right by `thinwire volume resync`, labels by the next opening for writing",
-                )),
+                (_, false) if *repair => check::repair(parts, *take_over, common),
                 (_, false) => check::check(parts, common),
             }
         }

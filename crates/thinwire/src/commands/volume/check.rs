@@ -1,14 +1,23 @@
-//! `thinwire volume check`: whether labels are sound, and what they make; it changes nothing.
+//! `thinwire volume check`: whether labels are sound, and what stands behind them, and what they make. With `--repair` a volume is opened for writing,
+//! which writes anew what one intact copy is left of.
+
+mod behind;
 
 use serde::Serialize;
 use thinwire_modules::meta::{Finding, SeenPart};
 use thinwire_modules::thin::PoolHead;
 
-use super::hex;
-use super::look::{look_at, whole_of, wholes_of};
+use self::behind::{Behind, JsonBitmap, JsonSums, look_behind};
+use super::live::OpenElsewhere;
+use super::look::{look_further, whole_of, wholes_of};
+use super::pool_check::{self, JsonPoolCheck};
+use super::{hex, options_of};
 use crate::cli::VolumeCommon;
 use crate::error::{Failure, Outcome};
+use crate::guard::refuse_in_use;
 use crate::labelled::LOST_WITH_LABEL;
+use crate::last_resort::catch_signals;
+use crate::open::{Ending, let_go, open_volume};
 use crate::output;
 use crate::rundir::SCHEMA;
 use crate::uri::VolumeSpec;
@@ -19,6 +28,8 @@ struct Checked {
     schema: u32,
     parts: Vec<JsonChecked>,
     volumes: Vec<JsonCheckedWhole>,
+    /// What pools below keep of their volumes.
+    pools: Vec<JsonPoolCheck>,
 }
 
 #[derive(Serialize)]
@@ -33,6 +44,14 @@ struct JsonChecked {
     role: Option<u16>,
     generation: Option<u64>,
     openings: Option<u64>,
+    /// Somebody else may be writing it: what was read may be of several moments.
+    held: bool,
+    /// What the bitmap of a leg says, and that of a part with sums.
+    bitmap: Option<JsonBitmap>,
+    sums: Option<JsonSums>,
+    /// The next opening for writing writes anew what is wrong.
+    #[serde(skip)]
+    is_torn: bool,
 }
 
 #[derive(Serialize)]
@@ -48,14 +67,101 @@ struct JsonCheckedWhole {
     parts: Vec<String>,
 }
 
+/// What is looked at.
+#[derive(Default)]
+struct Wanted {
+    parts: Vec<VolumeSpec>,
+    pools: Vec<VolumeSpec>,
+}
+
+impl Wanted {
+    /// All parts with labels that a volume is made of, each behind what it stands on itself; a volume that has none is a part.
+    fn of(specs: &[VolumeSpec]) -> Self {
+        let mut wanted = Wanted::default();
+        for spec in specs {
+            let before = wanted.parts.len();
+            wanted.go_down(spec);
+            if wanted.parts.len() == before {
+                wanted.add(spec);
+            }
+        }
+        wanted
+    }
+
+    fn go_down(&mut self, spec: &VolumeSpec) {
+        let VolumeSpec::Over { children, labels, .. } = spec else { return };
+        children.iter().for_each(|child| self.go_down(child));
+        if *labels {
+            children.iter().for_each(|child| self.add(child));
+        }
+        if let Some((pool, _)) = spec.pool()
+            && !self.pools.contains(&pool)
+        {
+            self.pools.push(pool);
+        }
+    }
+
+    fn add(&mut self, part: &VolumeSpec) {
+        if !self.parts.contains(part) {
+            self.parts.push(part.clone());
+        }
+    }
+}
+
+/// Nobody has it open that is known here.
+fn refuse_open(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
+    specs.iter().try_for_each(|spec| match OpenElsewhere::of(spec, common)? {
+        Some(user) => Err(user.refuse(
+            "what stands on its parts changes meanwhile (`thinwire volume status` says how it is)",
+        )),
+        None => Ok(()),
+    })
+}
+
 /// Says of each part, and of what they make, what is wrong and what to do.
 pub fn check(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
-    let seen = look_at(specs, common)?;
-    let parts: Vec<_> = specs.iter().zip(&seen).map(checked).collect();
+    refuse_open(specs, common)?;
+    let found = find(specs, common)?;
+    say(&found, common.json)
+}
+
+/// The same, behind an opening for writing if that puts something right: each label is written over the older of its two copies, which is the one that
+/// is torn, and a bitmap is written from what is known of its regions.
+pub fn repair(specs: &[VolumeSpec], take_over: bool, common: &VolumeCommon) -> Outcome {
+    let whole = |spec: &VolumeSpec| spec.writes_labels();
+    if let Some(part) = specs.iter().find(|spec| !whole(spec)) {
+        return Err(Failure::usage(format!(
+            "{part} is repaired with the volume that it is a part of: name that, as FILE.toml#NAME"
+        )));
+    }
+    refuse_open(specs, common)?;
+    specs.iter().try_for_each(|spec| refuse_in_use(spec, "repairing it"))?;
+    for spec in specs {
+        let found = find(std::slice::from_ref(spec), common)?;
+        if !found.parts.iter().any(|part| part.is_torn) {
+            continue;
+        }
+        let (signals, last_words) = catch_signals(2, &[spec])?;
+        let mut options = options_of(common, &signals)?;
+        options.take_over = take_over;
+        let opened = open_volume(spec, &options, Some(&signals));
+        let mut open = opened
+            .map_err(|e| e.context(format_args!("cannot repair {spec}")))
+            .inspect_err(|failure| last_words.set(failure))?;
+        let_go(&mut *open, Ending::Orderly)?;
+    }
+    check(specs, common)
+}
+
+fn find(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome<Checked> {
+    let Wanted { parts: specs, pools } = Wanted::of(specs);
+    let looked = look_further(&specs, common, look_behind)?;
+    let parts: Vec<_> = specs.iter().zip(&looked).map(checked).collect();
+    let seen: Vec<_> = looked.into_iter().map(|seen| seen.map(|(seen, _)| seen)).collect();
     let mut volumes = Vec::new();
     for (uuid, places) in wholes_of(&seen) {
         let of: Vec<_> = places.iter().filter_map(|&place| seen[place].clone().ok()).collect();
-        let (note, why) = match whole_of(&of, &places, specs) {
+        let (note, why) = match whole_of(&of, &places, &specs) {
             Ok(made) => (made.note, None),
             Err(why) => (None, Some(why)),
         };
@@ -68,25 +174,37 @@ pub fn check(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
             parts: places.iter().map(|&place| specs[place].to_string()).collect(),
         });
     }
-    let unsound = parts.iter().filter(|part| part.state != "sound").count();
-    let unusable = volumes.iter().filter(|volume| !volume.can_be_used).count();
-    let whole_count = volumes.len();
-    if common.json {
-        output::say_json(&Checked { schema: SCHEMA, parts, volumes })?;
-    } else {
-        let lines = parts.iter().map(part_line).chain(volumes.iter().map(whole_line));
-        output::say(&output::printable(&lines.collect::<Vec<_>>().join("\n")))?;
-    }
-    match (unsound, unusable) {
-        (0, 0) => Ok(()),
-        _ => Err(Failure::failed(format!(
-            "parts that are not sound: {unsound} of {}; volumes that cannot be used: {unusable} of {whole_count}",
-            specs.len()
-        ))),
-    }
+    let pools = pools.iter().map(|pool| pool_check::look_at(pool, common)).collect();
+    Ok(Checked { schema: SCHEMA, parts, volumes, pools })
 }
 
-fn checked((spec, seen): (&VolumeSpec, &Outcome<SeenPart>)) -> JsonChecked {
+fn say(found: &Checked, is_json: bool) -> Outcome {
+    let Checked { parts, volumes, pools, .. } = found;
+    let unsound = parts.iter().filter(|part| part.state != "sound").count();
+    let unusable = volumes.iter().filter(|volume| !volume.can_be_used).count();
+    let damaged = pools.iter().filter(|pool| !pool.sound).count();
+    if is_json {
+        output::say_json(found)?;
+    } else {
+        let lines = parts.iter().map(part_line).chain(volumes.iter().map(whole_line));
+        let lines = lines.chain(pools.iter().flat_map(JsonPoolCheck::lines));
+        output::say(&output::printable(&lines.collect::<Vec<_>>().join("\n")))?;
+    }
+    if (unsound, unusable, damaged) == (0, 0, 0) {
+        return Ok(());
+    }
+    let mut why = format!(
+        "parts that are not sound: {unsound} of {}; volumes that cannot be used: {unusable} of {}",
+        parts.len(),
+        volumes.len()
+    );
+    if damaged > 0 {
+        why += &format!("; pools that are not sound: {damaged} of {}", pools.len());
+    }
+    Err(Failure::failed(why))
+}
+
+fn checked((spec, seen): (&VolumeSpec, &Outcome<(SeenPart, Behind)>)) -> JsonChecked {
     let volume = spec.to_string();
     let unusable = |why: String| JsonChecked {
         volume: volume.clone(),
@@ -96,15 +214,22 @@ fn checked((spec, seen): (&VolumeSpec, &Outcome<SeenPart>)) -> JsonChecked {
         role: None,
         generation: None,
         openings: None,
+        held: matches!(seen, Ok((_, Behind { is_held: true, .. }))),
+        bitmap: None,
+        sums: None,
+        is_torn: false,
     };
-    let (label, passed_over, is_content) = match seen.as_ref().map(|seen| (seen, &seen.found)) {
+    let ((label, passed_over, is_content), behind) = match seen
+        .as_ref()
+        .map(|(seen, behind)| (seen, &seen.found, behind))
+    {
         Err(why) => return unusable(format!("cannot be opened: {why}")),
-        Ok((_, Ok(Finding::Blank))) => {
+        Ok((_, Ok(Finding::Blank), _)) => {
             return unusable("has no label: it is no part, or was not made one to the end".into());
         }
-        Ok((_, Err(error))) => return unusable(error.to_string()),
-        Ok((seen, Ok(Finding::Label(found)))) => {
-            (&found.label, &found.passed_over, found.label.content == seen.content)
+        Ok((_, Err(error), _)) => return unusable(error.to_string()),
+        Ok((seen, Ok(Finding::Label(found)), behind)) => {
+            ((&found.label, &found.passed_over, found.label.content == seen.content), behind)
         }
     };
     let mut wrong = Vec::new();
@@ -125,6 +250,10 @@ fn checked((spec, seen): (&VolumeSpec, &Outcome<SeenPart>)) -> JsonChecked {
     if !is_content {
         wrong.push("it holds another content than when it got its label: put the part back".into());
     }
+    wrong.extend(behind.wrong.iter().cloned());
+    if behind.is_held && !wrong.is_empty() {
+        wrong.push("somebody else may be writing it, and this be of two moments: check again when nobody does".into());
+    }
     JsonChecked {
         volume: spec.to_string(),
         state: match (wrong.is_empty(), is_content) {
@@ -137,10 +266,21 @@ fn checked((spec, seen): (&VolumeSpec, &Outcome<SeenPart>)) -> JsonChecked {
         role: Some(label.role),
         generation: Some(label.generation),
         openings: Some(label.openings),
+        held: behind.is_held,
+        bitmap: behind.bitmap(),
+        sums: behind.sums(),
+        is_torn: is_content && (passed_over.is_some() || behind.is_torn()),
     }
 }
 
 fn part_line(part: &JsonChecked) -> String {
+    let notes = part.bitmap.iter().filter_map(JsonBitmap::note);
+    let notes: Vec<_> = notes.chain(part.sums.iter().filter_map(JsonSums::note)).collect();
+    let line = label_line(part);
+    [vec![line], notes].concat().join("; ")
+}
+
+fn label_line(part: &JsonChecked) -> String {
     let JsonChecked { volume, state, why, .. } = part;
     match (&part.name, part.role, why) {
         (Some(name), Some(role), None) => {
@@ -161,5 +301,40 @@ fn whole_line(whole: &JsonCheckedWhole) -> String {
             format!("{name:?} can be used: of {}{note}", parts.join(", "))
         }
         Some(why) => format!("{name:?} cannot be used: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+
+    #[test]
+    fn all_parts_of_a_tree_are_looked_at_each_behind_what_it_stands_on() {
+        let dir = TempDir::new("check-wanted");
+        let file = dir.path().join("a.toml");
+        let volume = |name: &str, kind: &str, more: &str, children: &str| {
+            format!(
+                "[[volume]]\nname = \"{name}\"\nkind = \"{kind}\"\n{more}children = [{children}]\n"
+            )
+        };
+        let text = [
+            volume("pool", "thin", "", "\"./d.img\", \"./m.img\""),
+            volume("left", "mirror", "", "\"./a.img\", \"pool@x\""),
+            volume("both", "stripe", "labels = true\n", "\"left\", \"./b.img\""),
+            volume("top", "qos", "iops = 1000\n", "\"both\""),
+        ];
+        std::fs::write(&file, text.concat()).unwrap();
+        let spec = |name: &str| format!("{}#{name}", file.display()).parse::<VolumeSpec>().unwrap();
+        let Wanted { parts, pools } = Wanted::of(&[spec("top"), spec("left")]);
+        let names: Vec<_> = parts.iter().map(VolumeSpec::to_string).collect();
+        let ends = ["d.img", "m.img", "a.img", "#pool@x", "#left", "b.img"];
+        assert_eq!(names.len(), ends.len(), "each once: {names:?}");
+        assert!(names.iter().zip(ends).all(|(name, end)| name.ends_with(end)), "{names:?}");
+        assert_eq!(pools, [spec("pool")]);
+        // What is made of nothing is a part itself.
+        let leaf: VolumeSpec = "/srv/a.img".parse().unwrap();
+        let Wanted { parts, pools } = Wanted::of(std::slice::from_ref(&leaf));
+        assert_eq!((parts, pools.len()), (vec![leaf], 0));
     }
 }

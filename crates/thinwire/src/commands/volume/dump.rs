@@ -160,7 +160,7 @@ fn json_pool(label: &Label, writers: Option<&SeenWriters>) -> Option<JsonPool> {
 }
 
 /// What stands behind the label of a leg.
-fn read_bitmap(
+pub(super) fn read_bitmap(
     part: &mut [Box<dyn OpenVolume>],
     seen: &SeenPart,
     signals: &Signals,

@@ -21,10 +21,13 @@ const ROUNDS_MAX: u64 = 8;
 
 /// `volume check --json` of a pool.
 #[derive(Serialize)]
-struct JsonPoolCheck {
+pub(super) struct JsonPoolCheck {
     schema: u32,
     pool: String,
-    sound: bool,
+    pub sound: bool,
+    /// Why nothing was found out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
     /// How many counts were put right.
     repaired: u64,
     findings: Vec<JsonFinding>,
@@ -49,13 +52,13 @@ struct JsonLost {
 }
 
 /// Looks at a pool, which nobody uses, and puts right what can be if it is to be repaired.
-pub fn check(pool: &VolumeSpec, repair: bool, common: &VolumeCommon) -> Outcome {
+pub fn check(pool: &VolumeSpec, repair: bool, take_over: bool, common: &VolumeCommon) -> Outcome {
     refuse_used(pool, common)?;
     if repair {
         refuse_in_use(pool, "repairing it")?;
     }
     let how = (!repair, repair);
-    let (found, repaired) = with_pool(pool, how, false, common, |open| {
+    let (found, repaired) = with_pool(pool, how, repair && take_over, common, |open| {
         if !repair {
             return Ok((look(open)?, 0));
         }
@@ -78,6 +81,62 @@ pub fn check(pool: &VolumeSpec, repair: bool, common: &VolumeCommon) -> Outcome 
         Ok((found, done))
     })?;
     say(pool, &found, repaired, common.json)
+}
+
+/// What is wrong with one that others stand on; why that is not known, if it is not.
+pub(super) fn look_at(pool: &VolumeSpec, common: &VolumeCommon) -> JsonPoolCheck {
+    let found = refuse_used(pool, common)
+        .and_then(|()| with_pool(pool, (true, false), false, common, look));
+    match found {
+        Ok(found) => JsonPoolCheck::of(pool, &found, 0),
+        Err(failure) => JsonPoolCheck {
+            sound: false,
+            why: Some(failure.message),
+            ..JsonPoolCheck::of(pool, &[], 0)
+        },
+    }
+}
+
+impl JsonPoolCheck {
+    fn of(pool: &VolumeSpec, found: &[PoolFinding], repaired: u64) -> Self {
+        let lost = |finding: &PoolFinding| match finding {
+            PoolFinding::Lost { name, bytes, .. } => {
+                Some(JsonLost { volume: name.clone(), from: bytes.start, to: bytes.end })
+            }
+            _ => None,
+        };
+        let finding = |finding: &PoolFinding| JsonFinding {
+            what: finding.to_string(),
+            can_be_repaired: PoolRepair::can(finding),
+            lost: lost(finding),
+        };
+        JsonPoolCheck {
+            schema: SCHEMA,
+            pool: pool.to_string(),
+            sound: found.is_empty(),
+            why: None,
+            repaired,
+            findings: found.iter().map(finding).collect(),
+        }
+    }
+
+    /// The same for people.
+    pub fn lines(&self) -> Vec<String> {
+        let JsonPoolCheck { pool, sound, why, repaired, findings, .. } = self;
+        let mut lines: Vec<_> =
+            findings.iter().take(SHOWN_MAX).map(|finding| finding.what.clone()).collect();
+        if findings.len() > SHOWN_MAX {
+            lines.push(format!("and {} more", findings.len() - SHOWN_MAX));
+        }
+        if *repaired > 0 {
+            lines.push(format!("put right: {repaired}"));
+        }
+        if *sound {
+            lines.push(format!("{pool} is sound"));
+        }
+        lines.extend(why.iter().map(|why| format!("{pool} cannot be checked: {why}")));
+        lines
+    }
 }
 
 /// All that is wrong.
@@ -109,38 +168,10 @@ fn put_right(open: &mut OpenPool<'_>, found: &[PoolFinding]) -> Outcome<u64> {
 }
 
 fn say(pool: &VolumeSpec, found: &[PoolFinding], repaired: u64, is_json: bool) -> Outcome {
-    if is_json {
-        let lost = |finding: &PoolFinding| match finding {
-            PoolFinding::Lost { name, bytes, .. } => {
-                Some(JsonLost { volume: name.clone(), from: bytes.start, to: bytes.end })
-            }
-            _ => None,
-        };
-        let finding = |finding: &PoolFinding| JsonFinding {
-            what: finding.to_string(),
-            can_be_repaired: PoolRepair::can(finding),
-            lost: lost(finding),
-        };
-        output::say_json(&JsonPoolCheck {
-            schema: SCHEMA,
-            pool: pool.to_string(),
-            sound: found.is_empty(),
-            repaired,
-            findings: found.iter().map(finding).collect(),
-        })?;
-    } else {
-        let mut lines: Vec<_> =
-            found.iter().take(SHOWN_MAX).map(|finding| format!("{finding}")).collect();
-        if found.len() > SHOWN_MAX {
-            lines.push(format!("and {} more", found.len() - SHOWN_MAX));
-        }
-        if repaired > 0 {
-            lines.push(format!("put right: {repaired}"));
-        }
-        if found.is_empty() {
-            lines.push(format!("{pool} is sound"));
-        }
-        output::say(&output::printable(&lines.join("\n")))?;
+    let json = JsonPoolCheck::of(pool, found, repaired);
+    match is_json {
+        true => output::say_json(&json)?,
+        false => output::say(&output::printable(&json.lines().join("\n")))?,
     }
     match what_to_do(found, repaired > 0) {
         None => Ok(()),

@@ -1,0 +1,238 @@
+//! What stands behind the label of a part: bitmaps, and what its module has written into the label.
+
+use serde::Serialize;
+use thinwire_modules::meta::tree::TreeState;
+use thinwire_modules::meta::{Finding, Label, SeenPart};
+use thinwire_modules::mirror::{MirrorState, SeenBitmap};
+use thinwire_modules::thin::PoolHead;
+use thinwire_modules::{
+    Crypt, CryptState, Integrity, IntegrityState, SUM_BITMAP_OFFSETS, SeenSums, SumLayout,
+    look_at_sums, sum_bitmap_bytes,
+};
+
+use super::super::create::read_from;
+use super::super::dump::read_bitmap;
+use crate::error::Outcome;
+use crate::open::OpenVolume;
+use crate::signals::Signals;
+
+/// What was found there.
+#[derive(Default)]
+pub(super) struct Behind {
+    pub is_held: bool,
+    bitmap: Option<SeenBitmap>,
+    sums: Option<SeenSums>,
+    /// Each a sentence whose subject is not the part.
+    pub wrong: Vec<String>,
+}
+
+/// The bitmap of a leg.
+#[derive(Serialize)]
+pub(super) struct JsonBitmap {
+    regions: u64,
+    /// Of each leg, how many of these it may lack something of.
+    lacking: Vec<u64>,
+    bad_blocks: u64,
+}
+
+/// The bitmap of a part with sums.
+#[derive(Serialize)]
+pub(super) struct JsonSums {
+    regions: u64,
+    open: u64,
+    bad_blocks: u64,
+    torn_copies: u64,
+}
+
+impl JsonBitmap {
+    /// What is no damage, and worth to be told.
+    pub fn note(&self) -> Option<String> {
+        let lacking = self.lacking.iter().enumerate().filter(|(_, count)| **count > 0);
+        let legs: Vec<_> = lacking.map(|(leg, count)| format!("leg {leg} of {count}")).collect();
+        let all = self.regions;
+        (!legs.is_empty()).then(|| {
+            format!("by its bitmap something may be lacking, of {all} regions: {}", legs.join(", "))
+        })
+    }
+}
+
+impl JsonSums {
+    /// As of [`JsonBitmap::note`].
+    pub fn note(&self) -> Option<String> {
+        let Self { regions, open, .. } = self;
+        (*open > 0).then(|| {
+            format!("open, and unverified where sums do not fit: {open} of {regions} regions")
+        })
+    }
+}
+
+impl Behind {
+    /// An opening for writing writes it anew; a copy of which the other one stands is, when something of its regions is written.
+    pub fn is_torn(&self) -> bool {
+        self.bitmap.as_ref().is_some_and(|seen| seen.bad_blocks > 0)
+            || self.sums.is_some_and(|seen| seen.bad_blocks > 0)
+    }
+
+    pub fn bitmap(&self) -> Option<JsonBitmap> {
+        let SeenBitmap { regions, lacking, bad_blocks } = self.bitmap.clone()?;
+        Some(JsonBitmap { regions, lacking, bad_blocks })
+    }
+
+    pub fn sums(&self) -> Option<JsonSums> {
+        let SeenSums { regions, open, bad_blocks, torn_copies } = self.sums?;
+        Some(JsonSums { regions, open, bad_blocks, torn_copies })
+    }
+}
+
+/// Reads it; of a part without a label there is nothing.
+pub(super) fn look_behind(
+    part: &mut [Box<dyn OpenVolume>],
+    seen: &SeenPart,
+    signals: &Signals,
+) -> Outcome<Behind> {
+    let is_held = part[0].is_held();
+    let Ok(Finding::Label(found)) = &seen.found else {
+        return Ok(Behind { is_held, ..Behind::default() });
+    };
+    let label = &found.label;
+    let mut behind = Behind { is_held, wrong: wrong_state(label), ..Behind::default() };
+    behind.bitmap = read_bitmap(part, seen, signals)?;
+    if let Some(SeenBitmap { bad_blocks: count @ 1.., .. }) = behind.bitmap {
+        behind.wrong.push(format!(
+            "blocks of its bitmap that are torn: {count}; of their regions each leg counts as lacking something, and gets it, when the mirror is opened for \
+             writing"
+        ));
+    }
+    if label.module.name == Integrity::NAME
+        && let Ok(state) = IntegrityState::decode(&label.state, label.whole_bytes)
+    {
+        let sums = read_sums(part, label, &state, signals)?;
+        behind.sums = Some(sums);
+        if sums.bad_blocks > 0 {
+            behind.wrong.push(format!(
+                "blocks of its bitmap of which no copy is whole: {}; what does not fit its sum in their regions passes for unverified until it is written",
+                sums.bad_blocks
+            ));
+        }
+        if sums.torn_copies > 0 {
+            behind.wrong.push(format!(
+                "copies of blocks of its bitmap that are torn: {}; the other copy of each stands, and they are written anew with the next write there",
+                sums.torn_copies
+            ));
+        }
+    }
+    Ok(behind)
+}
+
+fn read_sums(
+    part: &mut [Box<dyn OpenVolume>],
+    label: &Label,
+    state: &IntegrityState,
+    signals: &Signals,
+) -> Outcome<SeenSums> {
+    let mut copies = [Vec::new(), Vec::new()];
+    for (copy, offset) in copies.iter_mut().zip(SUM_BITMAP_OFFSETS) {
+        let from = label.data_start + offset;
+        // No more of it is there, if the label lies.
+        let room = part[0].volume().geometry().bytes.saturating_sub(from);
+        let bytes = sum_bitmap_bytes(label, state).min(room);
+        *copy = read_from(part, 0, from, bytes, signals)?;
+    }
+    Ok(look_at_sums(label, state, [&copies[0], &copies[1]]))
+}
+
+/// What its module has written into a label, and what cannot be.
+fn wrong_state(label: &Label) -> Vec<String> {
+    let module = label.module;
+    let (state, name) = (&label.state, module.name);
+    let mut wrong = Vec::new();
+    let mut say = |what: &str, fault: String| {
+        wrong.push(format!("what its label says of {what} cannot be used: it {fault}"))
+    };
+    if module.is_mirror() {
+        if let Err(fault) = MirrorState::decode(state) {
+            say("the mirror", fault.to_string());
+        }
+    } else if name == Crypt::NAME {
+        if let Err(fault) = CryptState::decode(state) {
+            say("the key", fault.to_string());
+        }
+    } else if name == Integrity::NAME {
+        if let Err(fault) = IntegrityState::decode(state, label.whole_bytes) {
+            say("the sums", fault.to_string());
+        }
+        if let Some(missing) = SumLayout::missing(label) {
+            say(
+                "the sums",
+                format!("has {missing} bytes more than a part of its size has room for"),
+            );
+        }
+    } else if module.has_volumes() && !state.is_empty() {
+        let head = TreeState::decode(state).map_err(|fault| fault.to_string());
+        let head =
+            head.and_then(|(_, head)| PoolHead::decode(head).map_err(|fault| fault.to_string()));
+        if let Err(fault) = head {
+            say("the pool", fault);
+        }
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use thinwire_modules::meta::{NewPart, NewWhole, label_parts};
+    use thinwire_modules::{Module, Options};
+    use thinwire_volume::Identity;
+
+    use super::*;
+
+    fn label(kind: &str) -> Label {
+        let (module, options) = (Module::find(kind).unwrap(), &Options::default());
+        let bytes = 64 << 20;
+        let part = |nth| NewPart { uuid: [nth; 16], content: Identity::default(), bytes };
+        let parts: Vec<_> = (1..=*module.children.start() as u8).map(part).collect();
+        let bytes = match kind {
+            Integrity::NAME => SumLayout::of(parts[0].data_bytes(module)).bytes,
+            _ => parts[0].data_bytes(module),
+        };
+        let whole = NewWhole { name: "it", uuid: [9; 16], module, options, bytes };
+        label_parts(&whole, &parts).unwrap().remove(0)
+    }
+
+    #[test]
+    fn what_a_module_has_written_and_cannot_be_is_named() {
+        for kind in ["mirror", Crypt::NAME, Integrity::NAME] {
+            // What it has to say is not there.
+            let wrong = wrong_state(&label(kind));
+            assert!(
+                wrong.len() == 1 && wrong[0].contains("cannot be used: it "),
+                "{kind}: {wrong:?}"
+            );
+        }
+        assert!(wrong_state(&label("linear")).is_empty());
+        let mut sums = label(Integrity::NAME);
+        sums.state = IntegrityState::new(sums.whole_bytes).encode();
+        assert!(wrong_state(&sums).is_empty());
+        sums.whole_bytes += 4096;
+        let wrong = wrong_state(&sums);
+        assert!(wrong.iter().any(|wrong| wrong.contains("has 4096 bytes more")), "{wrong:?}");
+        let mut pool = label("thin");
+        pool.state = vec![1; 8];
+        assert_eq!(wrong_state(&pool).len(), 1);
+    }
+
+    #[test]
+    fn what_is_open_is_told_and_is_no_damage() {
+        let bitmap = |lacking: &[u64]| {
+            let seen = SeenBitmap { regions: 9, lacking: lacking.to_vec(), bad_blocks: 0 };
+            Behind { bitmap: Some(seen), ..Behind::default() }
+        };
+        let (clean, behind) = (bitmap(&[0, 0]), bitmap(&[0, 4]));
+        assert_eq!(clean.bitmap().unwrap().note(), None);
+        assert!(behind.bitmap().unwrap().note().unwrap().ends_with("of 9 regions: leg 1 of 4"));
+        assert!(!behind.is_torn());
+        let sums = SeenSums { regions: 9, open: 3, bad_blocks: 1, torn_copies: 1 };
+        let torn = Behind { sums: Some(sums), ..Behind::default() };
+        assert!(torn.is_torn() && torn.sums().unwrap().note().unwrap().ends_with("3 of 9 regions"));
+    }
+}

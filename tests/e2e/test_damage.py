@@ -1,0 +1,142 @@
+"""`volume check` of volumes of all kinds, down to what they stand on: labels and bitmaps that are torn are named, and written anew by whoever may."""
+
+import json
+
+from harness import check
+from node import Attachment, Target, image, refused, thinwire, uri
+from registry import test
+from test_mirrors import data_of
+
+COPIES = (24 << 10, (512 + 24) << 10)
+# Where the bitmap of a leg begins, and the first copy of that of a part with sums.
+BITMAP = SUMS = 1 << 20
+MIB = 8
+
+
+def tear(path, at):
+    """Bytes in the middle of a block change."""
+    with open(path, "r+b") as file:
+        file.seek(at + 2000)
+        file.write(b"rotten")
+
+
+class Checked:
+    """A description of volumes, and what a check finds."""
+
+    def __init__(self, lab, text):
+        self.lab, self.file, self.run_dir = lab, lab.path("tree.toml"), ("--run-dir", lab.path("run"))
+        with open(self.file, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def of(self, name):
+        return f"{self.file}#{name}"
+
+    def do(self, *argv, **options):
+        return thinwire(self.lab, "volume", *argv, *self.run_dir, timeout=60, **options)
+
+    def generation(self, path):
+        """Of the newest label of a part."""
+        return json.loads(self.do("dump", path, "--json").stdout)["parts"][0]["label"]["generation"]
+
+    def found(self, name, expect, *how):
+        return json.loads(self.do("check", self.of(name), "--json", *how, expect=expect).stdout)
+
+    def states(self, name, expect, *how):
+        return [part["state"] for part in self.found(name, expect, *how)["parts"]]
+
+
+def volume(name, kind, *children, more=""):
+    listed = ", ".join(f'"{child}"' for child in children)
+    return f'[[volume]]\nname = "{name}"\nkind = "{kind}"\nlabels = true\n{more}children = [{listed}]\n'
+
+
+@test(seconds=120)
+def of_a_tree_all_parts_are_checked(lab):
+    """A stripe over a mirror of parts with sums, and over a mirror: `volume check` of the stripe looks at all parts of all of them. A torn copy of a label, and torn blocks of both kinds of
+    bitmaps, are named, with what still serves; --repair writes them anew, and nothing else changes for who reads."""
+    legs = [image(lab, f"{name}.img", MIB) for name in "abcd"]
+    tree = Checked(lab, "".join((
+        volume("sums0", "integrity", legs[0]), volume("sums1", "integrity", legs[1]), volume("left", "mirror", "sums0", "sums1"),
+        volume("right", "mirror", *legs[2:]), volume("both", "stripe", "left", "right"))))
+    tree.do("create", tree.of("both"))
+    tree.do("resync", tree.of("both"))
+    thinwire(lab, "bench", tree.of("both"), "--rw", "randwrite", "--runtime", "0.3", *tree.run_dir)
+    tree.do("resync", tree.of("both"))
+    found = tree.found("both", 0)
+    check([part["name"] for part in found["parts"]] == ["sums0", "sums1", "left", "left", "right", "right", "both", "both"], found)
+    check([whole["name"] for whole in found["volumes"]] == ["sums0", "sums1", "left", "right", "both"] and found["pools"] == [], found)
+    check(all(whole["can_be_used"] for whole in found["volumes"]), found)
+    check(all(part["bitmap"] for part in found["parts"][2:6]) and all(part["sums"] for part in found["parts"][:2]), found)
+    thinwire(lab, "copy", tree.of("both"), lab.path("before.raw"), *tree.run_dir)
+    before = open(lab.path("before.raw"), "rb").read()
+
+    # The older copy of the label of a leg: they are written by turns.
+    tear(legs[2], COPIES[(tree.generation(legs[2]) + 1) % 2])
+    check(tree.states("both", 1) == ["sound"] * 4 + ["serves"] + ["sound"] * 3, tree.found("both", 1))
+    done = refused(lab, "volume", "check", tree.of("both"), *tree.run_dir, says=["not sound: 1 of 8; volumes that cannot be used: 0 of 5"])
+    check("the other copy of its label" in done.stdout and '"both" can be used' in done.stdout, done.stdout)
+    refused(lab, "volume", "check", "--repair", legs[2], *tree.run_dir, says=["as FILE.toml#NAME"], code=2)
+    check(tree.states("both", 0, "--repair") == ["sound"] * 8, "it is written anew")
+    written = tree.generation(legs[2])
+    check(tree.states("both", 0, "--repair") == ["sound"] * 8 and tree.generation(legs[2]) == written, "there was nothing to do")
+
+    # A block of the bitmap of a leg, and both copies of one of a part with sums.
+    tear(legs[3], BITMAP)
+    found = tree.found("both", 1)
+    check([part["state"] for part in found["parts"]] == ["sound"] * 5 + ["serves"] + ["sound"] * 2, found)
+    check(found["parts"][5]["bitmap"]["bad_blocks"] == 1 and "bitmap that are torn: 1" in found["parts"][5]["why"], found)
+    check(tree.states("both", 0, "--repair") == ["sound"] * 8, "it is written anew")
+    for at in SUMS, SUMS + (512 << 10):
+        tear(legs[0], at)
+    found = tree.found("both", 1)
+    check(found["parts"][0]["state"] == "serves" and found["parts"][0]["sums"]["bad_blocks"] == 1, found)
+    tree.do("resync", tree.of("both"))
+    thinwire(lab, "copy", "--verify", tree.of("both"), lab.path("after.raw"), *tree.run_dir)
+    check(open(lab.path("after.raw"), "rb").read() == before, "all is as it was")
+    check(data_of(legs[2]) == data_of(legs[3]), "the legs are alike")
+
+    # What cannot be known is not made up.
+    for at in COPIES:
+        tear(legs[2], at)
+    found = tree.found("both", 1, "--repair")
+    check(found["parts"][4]["state"] == "unusable", found)
+
+
+@test(seconds=120)
+def what_is_in_use_is_not_checked(lab):
+    """Who has a volume open is named, and the labels of what is written at a target are said to be of a moment; of a key and of a pool below it is said what its labels say."""
+    legs = [image(lab, f"{name}.img", MIB) for name in "ab"]
+    Target(lab, f"a={legs[0]}", name="node-a", over="raw", extra=("--run-dir", lab.path("run-a")))
+    far = uri(lab, "a", over="raw", node="node-a")
+    tree = Checked(lab, volume("home", "stripe", far, legs[1]))
+    tree.do("create", tree.of("home"))
+    check(tree.states("home", 0) == ["sound"] * 2, "as it was made")
+    disk = Attachment(lab, tree.of("home"), name="home", timeout=40)
+    for how in (), ("--repair",):
+        refused(lab, "volume", "check", tree.of("home"), *how, *tree.run_dir, says=["attachment home has", "changes meanwhile", "detach it"])
+    # Elsewhere nobody knows of the attachment, but the target tells of it.
+    done = thinwire(lab, "volume", "check", far, "--json", "--run-dir", lab.path("other"), expect=None)
+    (part,) = json.loads(done.stdout)["parts"]
+    check(part["held"] and part["name"] == "home", part)
+    disk.detach()
+    check(tree.states("home", 0) == ["sound"] * 2, "nobody has it")
+    missing = lab.path("gone.img")
+    gone = Checked(lab, volume("home", "linear", legs[1], missing))
+    found = gone.found("home", 1)
+    check([part["state"] for part in found["parts"]] == ["sound", "unusable"] and not found["volumes"][0]["can_be_used"], found)
+
+
+@test(seconds=90)
+def of_a_tree_over_pools_these_are_checked_too(lab):
+    """A mirror over a volume of a pool and a file: the pool's metadata is checked with it, and named where it is damaged."""
+    images = [image(lab, f"{name}.img", MIB * 2) for name in ("data", "metadata", "leg")]
+    tree = Checked(lab, volume("pool", "thin", *images[:2]) + volume("home", "mirror", "pool@part", images[2]))
+    tree.do("create", tree.of("pool"))
+    tree.do("create", tree.of("pool@part"), "--size", "8M")
+    tree.do("create", tree.of("home"))
+    tree.do("resync", tree.of("home"))
+    found = tree.found("home", 0)
+    check([part["name"] for part in found["parts"]] == ["pool", "pool", "home", "home"], found)
+    check([pool["sound"] for pool in found["pools"]] == [True], found)
+    said = tree.do("check", tree.of("home")).stdout
+    check(f"{tree.of('pool')} is sound" in said, said)
