@@ -178,7 +178,7 @@ def what_a_pool_refuses(lab):
     disk.detach()
     # Full: what is written in vain changes nothing, and there is room again when something is deleted.
     pool.do("create", f"{pool.name}@other", "--size", "1G")
-    failed = thinwire(lab, "bench", f"{pool.name}@other", "--rw", "randwrite", "--bs", "64k", "--runtime", "2", *pool.run_dir, expect=1)
+    failed = thinwire(lab, "bench", f"{pool.name}@other", "--rw", "randwrite", "--bs", "64k", "--iodepth", "16", "--runtime", "2", *pool.run_dir, expect=1)
     check("no space left" in failed.stderr and "95 % of its data" in failed.stderr, failed.stderr[-600:])
     refused(lab, "bench", home, "--rw", "randwrite", "--bs", "4k", "--runtime", "0.2", *pool.run_dir, says=["no space left"])
     pool.do("delete", f"{pool.name}@other")
