@@ -8,6 +8,7 @@
 
 mod assembly;
 mod beside;
+mod early;
 mod fault;
 mod finding;
 mod growing;
@@ -28,6 +29,7 @@ pub use assembly::{
     assemble, label_parts,
 };
 pub use beside::{BESIDE_TOKEN, LabelledPart, PartDoor, PartFence};
+pub use early::{ReaderFence, WATCH_PERIOD, WatchedPart};
 pub use fault::LabelFault;
 pub use finding::{Finding, FoundLabel, LabelError};
 pub use growing::{GrowthError, WholeGrowth};

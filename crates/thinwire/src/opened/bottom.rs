@@ -3,6 +3,7 @@
 use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 
+use thinwire_modules::meta::ReaderFence;
 use thinwire_runtime::serve::{Awaited, OpenedLeaf};
 use thinwire_volume::HeldGrant;
 
@@ -20,6 +21,11 @@ use crate::network::NetworkLeaf;
 use crate::open::{Ending, OnRecord, Unheard, VolumeHealth};
 use crate::uri::VolumeSpec;
 
+/// Why a volume is read no more.
+const OVERTAKEN: &str = "somebody else has opened it for writing since it was opened here to be read, and whoever reads beside a writer may read what is old, \
+     or another volume's: all reads fail from now on. Detach it, and attach it anew once nobody writes it, or read it where it is used (an attachment, or the \
+     export of a gateway) or a snapshot of it";
+
 /// Leaves, and what brings some of them back; pools of which the volume has volumes, and that others may have open, too.
 pub(super) struct Bottom {
     /// Those that come back when they were away. Before the leaves: labels of some of them are being read, perhaps.
@@ -34,6 +40,8 @@ pub(super) struct Bottom {
     /// What stands on it.
     pub outline: Vec<OutlineNode>,
     pub failures: Failures,
+    /// What of it is only read, by name: until somebody else opens that for writing.
+    pub readers: Vec<(String, ReaderFence)>,
 }
 
 impl Bottom {
@@ -41,6 +49,11 @@ impl Bottom {
     #[inline]
     pub fn tend(&mut self) -> Returned {
         self.failures.tell(&self.outline);
+        for (name, fence) in &self.readers {
+            if fence.take_closed() {
+                tracing::error!("{name}: {OVERTAKEN}");
+            }
+        }
         let mut tended = self.returning.tend(&mut self.leaves);
         if self.returning.wants_some() {
             self.bring_new(&mut tended);

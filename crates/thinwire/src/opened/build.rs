@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use thinwire_modules::cuts::OfCut;
+use thinwire_modules::meta::{ReaderFence, WatchedPart};
 use thinwire_modules::{Child, Dealt, Module};
 use thinwire_volume::{Port, Volume};
 
@@ -37,6 +38,8 @@ pub(super) struct Build<'a> {
     pub outline: &'a mut Outline,
     /// Snapshots are put together: which cut they are of, once that is known.
     pub cut: Option<Rc<Cell<u64>>>,
+    /// What is only read, and what stops that once somebody else writes.
+    pub readers: &'a mut Vec<(String, ReaderFence)>,
     /// Something above tells its users that writes are done which are in memory yet.
     pub is_buffered: bool,
 }
@@ -102,6 +105,10 @@ impl Build<'_> {
         }
         if *labels {
             self.refuse_held((spec, module), &self.leaves[first..self.taken])?;
+            // Nobody changes a snapshot.
+            if opening.read_only && self.cut.is_none() {
+                built = self.watch(spec, built);
+            }
         }
         if *labels && module.has_volumes() {
             let built: Outcome<Vec<_>> = built.into_iter().collect();
@@ -163,10 +170,11 @@ impl Build<'_> {
 impl Build<'_> {
     /// The same, of what is opened in another way.
     fn below<'b>(&'b mut self, opening: &'b Opening<'b>) -> Build<'b> {
-        let Build { host, leaves, pools, taken, ports, returning, outline, cut, .. } = self;
+        let Build { host, leaves, pools, taken, ports, returning, outline, cut, readers, .. } =
+            self;
         let (pools, taken, cut, is_buffered) = (*pools, *taken, cut.clone(), self.is_buffered);
         #[rustfmt::skip]
-        let below = Build { host, opening, leaves, pools, taken, ports, returning, outline, cut, is_buffered };
+        let below = Build { host, opening, leaves, pools, taken, ports, returning, outline, cut, readers, is_buffered };
         below
     }
 
@@ -178,10 +186,10 @@ impl Build<'_> {
         let reading = Opening { read_only: true, pool: None, growth: None, adopt: None, ..*by };
         let (mut ports, mut outline) = (Vec::new(), Outline::default());
         let (cut, is_buffered, opening) = (None, self.is_buffered, &reading);
-        let (ports, outline) = (&mut ports, &mut outline);
+        let (ports, outline, readers) = (&mut ports, &mut outline, &mut Vec::new());
         let returning = &mut Returning::none(host);
         #[rustfmt::skip]
-        let mut build = Build { host, opening, leaves, pools, taken, ports, returning, outline, cut, is_buffered };
+        let mut build = Build { host, opening, leaves, pools, taken, ports, returning, outline, cut, readers, is_buffered };
         let Ok(below) = build.volume(&children[0]) else { return Ok(()) };
         let below = &mut [below.boxed()];
         let checked = check_key(host, key, &children[0], below, opening);
@@ -195,6 +203,19 @@ impl Build<'_> {
         if let (VolumeSpec::Over { node: Some(node), .. }, false) = (spec, is_read) {
             self.host.wholes().add(node.absolute(), desk);
         }
+    }
+
+    /// Parts of what is only read: not any more once somebody else has opened that for writing.
+    fn watch(
+        &mut self,
+        spec: &VolumeSpec,
+        parts: Vec<Outcome<Box<dyn Volume>>>,
+    ) -> Vec<Outcome<Box<dyn Volume>>> {
+        let (fence, pool) = (ReaderFence::default(), self.host.pool());
+        self.readers.push((spec.to_string(), fence.clone()));
+        let watched =
+            |part| -> Box<dyn Volume> { Box::new(WatchedPart::new(part, fence.clone(), &pool)) };
+        parts.into_iter().map(|part| part.map(watched)).collect()
     }
 
     /// Whoever writes may have dropped a leg, or be about to give a block to another volume (rule 26).

@@ -162,7 +162,9 @@ impl Tree {
         let returning = Returning::new(host, options, &disk_options, notes);
         let (leaves, pools, lacking) = (Vec::new(), Vec::new(), Vec::new());
         let (seen, outline, failures) = (Vec::new(), Vec::new(), Failures::default());
-        let mut bottom = Bottom { leaves, returning, pools, seen, lacking, outline, failures };
+        let readers = Vec::new();
+        let mut bottom =
+            Bottom { leaves, returning, pools, seen, lacking, outline, failures, readers };
         let (mut ports, mut outline) = (Vec::new(), Outline::default());
         let stop = disk_options.stop.clone();
         let own = spec.over_pools();
@@ -184,12 +186,12 @@ impl Tree {
                     adopt: options.adopt.as_ref(),
                     rekey: options.rekey.as_ref(),
                 };
-                let Bottom { leaves, returning, pools, lacking, .. } = &mut bottom;
+                let Bottom { leaves, returning, pools, lacking, readers, .. } = &mut bottom;
                 let (opening, leaves, ports) = (&opening, &leaves[..], &mut ports);
                 let (pools, outline) = ((&pools[..], &lacking[..]), &mut outline);
                 let (cut, taken, is_buffered) = (None, 0, false);
                 #[rustfmt::skip]
-                let mut build = Build { host, opening, leaves, pools, taken, ports, returning, outline, cut, is_buffered };
+                let mut build = Build { host, opening, leaves, pools, taken, ports, returning, outline, cut, readers, is_buffered };
                 build.volume(&own)
             });
         match opened {
