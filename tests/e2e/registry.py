@@ -50,6 +50,8 @@ LONGEST = (
     "two_gateways.they_are_killed_in_turns_under_load",
     "two_gateways.one_stands_still_and_writes_nothing_more",
     "two_gateways.one_dies_and_the_other_knows_its_writer",
+    "restart.sigterm_under_load",
+    "reload_exports.fifty_come_and_go",
     "fio.all_links_down",
     "fio.both_links_go_silent",
     "soak.short.plain",

@@ -73,8 +73,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--list", action="store_true", help="list the tests")
-    parser.add_argument("--jobs", type=positive, default=5, metavar="N", help="how many tests run side by side (default "
-                        "5), but for those that registry.py keeps alone; 1: one after the other, in the order of --list")
+    parser.add_argument("--jobs", type=positive, default=6, metavar="N", help="how many tests run side by side (default "
+                        "6), but for those that registry.py keeps alone; 1: one after the other, in the order of --list")
     parser.add_argument("--only", choices=("alone", "company"), help="only the tests that registry.py keeps alone, or "
                         "only the others")
     parser.add_argument("--bin", default=os.environ.get("THINWIRE_BIN") or os.path.join(

@@ -131,21 +131,26 @@ def a_growth_that_is_cut_off(lab):
         enlarge(lab, names, 12)
         begun = time.monotonic()
         thinwire(lab, "volume", "grow", of(volume), *run_dir, timeout=60)
-        took, mib = time.monotonic() - begun, 12
-        for nth in range(POINTS):
+        took, mib, tries = time.monotonic() - begun, 12, 0
+        # From when it has hardly begun to when one that nobody cuts off is through.
+        shares = [nth / (POINTS - 1) for nth in range(POINTS)]
+        while shares:
             mib += 4
             was = size(lab, of(volume), run_dir)
             enlarge(lab, names, mib)
-            began = lab.start("initiator", node.BIN, "volume", "grow", of(volume), "--take-over", *run_dir, name=f"{volume}{nth}")
-            # From when it has hardly begun to when one that nobody cuts off is through.
-            time.sleep(took * nth / (POINTS - 1))
-            if nth == POINTS - 1:
+            began = lab.start("initiator", node.BIN, "volume", "grow", of(volume), "--take-over", *run_dir, name=f"{volume}{mib}")
+            time.sleep(took * shares[0])
+            if len(shares) == 1:
                 began.wait(60)
+                shares.pop()
             else:
-                # One that was through before was faster than the first: those behind it are killed sooner.
                 is_under_way = began.running
-                cut_off, took = cut_off + is_under_way, took if is_under_way else took / 2
                 began.kill(signal.SIGKILL).wait(10, expect=None)
+                # One that was through before was faster than the first: the same once more, and those behind it, sooner.
+                cut_off, tries = cut_off + is_under_way, tries + (not is_under_way)
+                took = took if is_under_way else took / 2
+                if is_under_way or tries > 3:
+                    shares.pop(0)
             if volume == "both":
                 thinwire(lab, "volume", "resync", of(volume), "--take-over", *run_dir, timeout=60)
             now = content(lab, of(volume), run_dir)

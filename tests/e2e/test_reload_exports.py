@@ -48,7 +48,7 @@ def fifty_come_and_go(lab, shards):
     and each file is closed and has what was written to it."""
     target = Keyed(lab, "alice", extra=["--shards", str(shards)], exports=2 * shards)
     disk = Disk(lab, key_path(lab, "alice"), "disk0")
-    fio = load.Fio(lab, disk.nbd, mib=128, seconds=45)
+    fio = load.Fio(lab, disk.nbd, mib=128, seconds=32)
     target.at_work()
     paths = [image(lab, f"more{n}.img", mib=8) for n in range(3)]
     for nth in range(50):
