@@ -230,7 +230,7 @@ impl Server {
                 shard.machine.dirty = true;
             }
         }
-        let is_left = self.targets().any(|target| target.exports().len() > 0);
+        let is_left = self.targets().any(|target| !target.exports().is_empty());
         if found != Fenced::None && !is_left { Fenced::All } else { found }
     }
 }
