@@ -27,12 +27,14 @@ pub(crate) struct Branch {
     hold: Option<(u64, bool)>,
     /// Runs that are asked whether they live, since when.
     questions: Vec<(u64, InitiatorRun, Time)>,
+    /// Syncs that the owner is asked for.
+    pub syncs: usize,
 }
 
 impl Branch {
     pub fn new(spread: SpreadConfig) -> Self {
         let ties = Ties::new(spread);
-        Branch { ties, lost: None, hold: None, questions: Vec::new() }
+        Branch { ties, lost: None, hold: None, questions: Vec::new(), syncs: 0 }
     }
 }
 
@@ -99,6 +101,7 @@ impl Exports {
             }
             Word::Synced { io, result } => {
                 self.syncs_elsewhere -= 1;
+                self.branch(export).syncs -= 1;
                 self.end_io(export, Completion::new(io, result));
             }
             Word::Verifier { edition, verifier } => self.on_edition(export, edition, verifier),
@@ -164,6 +167,7 @@ impl Exports {
     /// A sync for an I/O of this shard.
     pub(crate) fn sync_elsewhere(&mut self, export: usize, token: u64) {
         self.syncs_elsewhere += 1;
+        self.branch(export).syncs += 1;
         self.tell_owner(export, Word::Sync { io: token });
     }
 

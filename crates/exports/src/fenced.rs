@@ -110,8 +110,12 @@ impl Exports {
         deliver: &mut impl FnMut(IoTicket, Op, u64, &mut Completion),
     ) {
         self.ended.retain(|(of, _)| *of != export);
-        if let Some(ties) = self.exports[export].role.ties_mut() {
+        let role = &mut self.exports[export].role;
+        if let Some(ties) = role.ties_mut() {
             ties.give_up();
+        }
+        if let Some(branch) = role.branch() {
+            self.syncs_elsewhere -= std::mem::take(&mut branch.syncs);
         }
         for at in 0..self.ios.len() {
             let is_its = |io: &PendingIo| self.passes[io.pass].export == export;
