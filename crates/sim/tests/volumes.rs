@@ -105,6 +105,12 @@ fn canary_that_gives_back_what_others_have_is_found() {
     found(Canary::Pool(PoolCanary::DeletesShared), 100);
 }
 
+/// Who deletes a snapshot is told before that is durable, and it is there once more behind a crash.
+#[test]
+fn canary_whose_deleted_snapshots_come_back_is_found() {
+    found(Canary::Pool(PoolCanary::DeleteToldEarly), 300);
+}
+
 /// W1 is acknowledged on one part, then W2 on another, and the snapshot has W2 only.
 #[test]
 fn canary_that_cuts_without_a_hold_is_found() {
@@ -163,4 +169,5 @@ fn canaries_of_discards_and_snapshots_are_found_by_trying_all() {
     found_by_enumeration(Canary::Pool(PoolCanary::ReusesEarly), 0..40);
     // Rule 12.
     found_by_enumeration(Canary::Pool(PoolCanary::SharedInPlace), 0..40);
+    found_by_enumeration(Canary::Pool(PoolCanary::DeleteToldEarly), 0..40);
 }

@@ -209,6 +209,8 @@ pub enum PoolCanary {
     InheritsWriter,
     /// The record of a deleted volume stays.
     KeepsWriter,
+    /// Who deletes a volume is told before that is durable.
+    DeleteToldEarly,
 }
 
 /// What is known of a volume.

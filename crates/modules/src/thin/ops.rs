@@ -390,7 +390,9 @@ impl Core {
         let stopped = self.commits.stopped.as_ref().map(|stopped| stopped.why.clone());
         let mut pending = std::mem::take(&mut self.ops.pending);
         pending.retain(|(number, commit, done, op)| {
-            let is_durable = self.commits.is_durable(*commit);
+            let is_early =
+                self.canary == PoolCanary::DeleteToldEarly && matches!(op, PoolOp::Delete { .. });
+            let is_durable = is_early || self.commits.is_durable(*commit);
             if !is_durable && stopped.is_none() {
                 return true;
             }

@@ -2,7 +2,9 @@
 //! asked for, and nothing that was submitted after it had been told.
 
 use thinwire_buffer::{Pool, SegList};
-use thinwire_modules::thin::{OpNumber, PoolDone, PoolError, PoolOp, ThinPool, ThinVolume};
+use thinwire_modules::thin::{
+    OpNumber, PoolDone, PoolError, PoolOp, ThinPool, ThinVolume, VolumeReport,
+};
 use thinwire_volume::{Completion, Io, Op, Volume};
 
 use super::draw::WILD_SECTORS;
@@ -114,6 +116,8 @@ pub struct Cuts {
     /// Likewise.
     pub to_delete: u32,
     cuts: Vec<Cut>,
+    /// The names of those that were told to be deleted, or refused: none is there ever again.
+    gone: Vec<String>,
     /// By which run. Others come and go meanwhile, some of which never have the volume.
     under_way: Option<(u32, OpNumber, Task)>,
     /// One that is looked at, by its number, and by which run.
@@ -210,12 +214,15 @@ impl Cuts {
                     opened.submit(Io::new(READ, Op::Read, 0, bytes));
                     self.looks = Some((run, volume, opened));
                 }
-                (Task::Delete(_), Ok(_)) => coverage.cuts_deleted += 1,
+                (Task::Delete(cut), Ok(_)) => {
+                    coverage.cuts_deleted += 1;
+                    self.gone.push(cut.name);
+                }
                 // Disks that are away for long hold up everybody.
                 (
-                    Task::Take(_),
+                    Task::Take(cut),
                     Err(PoolError::NoRoom | PoolError::NoBlocks | PoolError::Undrained),
-                ) => {}
+                ) => self.gone.push(cut.name),
                 (Task::Delete(mut cut), Err(PoolError::NoRoom)) => {
                     cut.is_sure = true;
                     self.cuts.push(cut);
@@ -252,10 +259,14 @@ impl Cuts {
     /// A pool was opened by that run: which numbers they have there.
     ///
     /// # Errors
-    /// One that was told to be there is not.
+    /// One that was told to be there is not, or one that was told not to be is.
     pub fn find(&mut self, run: u32, thin: &ThinPool) -> Result<(), Violation> {
         self.found_by = run;
         let report = thin.report();
+        let is_gone = |volume: &&VolumeReport| self.gone.contains(&volume.name);
+        if let Some(back) = report.volumes.iter().find(is_gone) {
+            return Err(Violation(format!("snapshot {} was told not to be there", back.name)));
+        }
         for cut in &mut self.cuts {
             let found = report.volumes.iter().find(|volume| volume.name == cut.name);
             cut.number = found.map(|volume| volume.volume);

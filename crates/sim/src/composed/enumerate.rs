@@ -295,6 +295,10 @@ impl Script {
         let mut found = Vec::new();
         let Some(thin) = thin else { return Ok(found) };
         let report = thin.report();
+        let names = report.volumes.iter().map(|of| &of.name);
+        if let Some(name) = names.clone().find(|name| promised.is_told_gone(name)) {
+            return Err(Violation(format!("{name} was told not to be there: {promised:?}")));
+        }
         for (name, is_sure) in promised.cuts() {
             let Some(of) = report.volumes.iter().find(|of| of.name == name) else {
                 match is_sure {

@@ -51,7 +51,7 @@ struct Cut {
     told: u64,
     /// It is being deleted, or was.
     goes: bool,
-    /// It was refused.
+    /// It was told to be deleted, or to be refused.
     is_not: bool,
 }
 
@@ -101,6 +101,11 @@ impl Promised {
     pub fn cuts(&self) -> impl Iterator<Item = (String, bool)> {
         let there = self.cuts.iter().filter(|cut| !cut.is_not);
         there.map(|cut| (cut.name.clone(), cut.told < u64::MAX && !cut.goes))
+    }
+
+    /// That snapshot was told to be deleted, or to be refused.
+    pub fn is_told_gone(&self, name: &str) -> bool {
+        self.cuts.iter().any(|cut| cut.is_not && cut.name == name)
     }
 
     /// Snapshots were taken.
