@@ -170,4 +170,6 @@ fn canaries_of_discards_and_snapshots_are_found_by_trying_all() {
     // Rule 12.
     found_by_enumeration(Canary::Pool(PoolCanary::SharedInPlace), 0..40);
     found_by_enumeration(Canary::Pool(PoolCanary::DeleteToldEarly), 0..40);
+    // Where a discard does nothing below, what was written before comes back.
+    found_by_enumeration(Canary::WriteBack(WriteBackCanary::DiscardUncovers), 0..80);
 }

@@ -69,6 +69,8 @@ struct Inner {
     ready: Vec<Completion>,
     outstanding: usize,
     countdown: Countdown,
+    /// A discard does nothing; else it writes zeroes.
+    keeps_discarded: bool,
     pool: Pool,
 }
 
@@ -87,8 +89,14 @@ impl CrashDisk {
             ready: Vec::new(),
             outstanding: 0,
             countdown: countdown.clone(),
+            keeps_discarded: false,
             pool: Pool::new(0),
         })))
+    }
+
+    /// What is discarded stays as it is from now on.
+    pub fn keep_discarded(&self) {
+        self.0.borrow_mut().keeps_discarded = true;
     }
 
     /// How many writes a crash may undo.
@@ -211,6 +219,7 @@ impl Volume for CrashDisk {
                 completion.data = SegList::of(inner.pool.copy_of(&bytes).freeze());
             }
             Op::Flush if is_over => {}
+            Op::Discard if inner.keeps_discarded => {}
             Op::Flush => {
                 for write in std::mem::take(&mut inner.unflushed) {
                     write.put(&mut inner.durable, |_| true);

@@ -64,6 +64,17 @@ pub(super) fn small_shape(bytes: u64, rng: &mut Rng) -> (VolumeShape, Vec<u64>) 
     (shape, shaper.sizes)
 }
 
+/// One whose writes end in memory, above disks that are no mirrors: these do with a discard what they like.
+pub(super) fn bare_cache(bytes: u64, rng: &mut Rng) -> (VolumeShape, Vec<u64>) {
+    let mut shaper = Shaper { rng, sizes: Vec::new() };
+    let below = match shaper.rng.chance(0.5) {
+        true => shaper.disk(bytes),
+        false => shaper.stripe(bytes, &mut |shaper, bytes| shaper.disk(bytes)),
+    };
+    let told = [("size", 1 << 20), ("write_back", 1 << 20)];
+    (VolumeShape::over("cache", &told, vec![below]), shaper.sizes)
+}
+
 /// Draws a volume: what it is made of, and how large each disk has to be for that.
 struct Shaper<'a> {
     rng: &'a mut Rng,

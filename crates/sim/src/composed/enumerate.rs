@@ -43,6 +43,8 @@ struct Script {
     /// The blocks that are looked at.
     blocks: Vec<u64>,
     settings: GrowingSettings,
+    /// A discard does nothing on any disk.
+    keeps_discarded: bool,
     seed: u64,
 }
 
@@ -59,6 +61,12 @@ pub fn enumerate(seed: u64, canary: Canary) -> Result<Enumerated, Violation> {
     let mut sizes = sizes;
     let of_dress = &mut Rng::new(seed ^ 0x6472_6573_7365_6421);
     let shape = draw::dressed(shape, &mut sizes, 0.2, of_dress);
+    let of_discards = &mut Rng::new(seed ^ 0x6b65_6570_7321_2121);
+    let keeps_discarded = of_discards.chance(0.5);
+    let (shape, sizes) = match of_discards.chance(0.1) {
+        true => draw::bare_cache(bytes, of_discards),
+        false => (shape, sizes),
+    };
     let mut settings = GrowingSettings::default();
     match canary {
         Canary::Mirror(planted) => settings.mirror_canary = planted,
@@ -99,7 +107,7 @@ pub fn enumerate(seed: u64, canary: Canary) -> Result<Enumerated, Violation> {
     let acts = if is_thin { with_cuts(acts, seed) } else { acts };
     looked_at.sort_unstable();
     looked_at.dedup();
-    let script = Script { shape, sizes, acts, blocks: looked_at, settings, seed };
+    let script = Script { shape, sizes, acts, blocks: looked_at, settings, keeps_discarded, seed };
     let mut found = Enumerated::default();
     for nth in 1.. {
         let (disks, promised) = script.play(&start, nth)?;
@@ -203,7 +211,11 @@ impl Script {
         let disks = self.sizes.iter().zip(contents).enumerate();
         disks
             .map(|(number, (bytes, content))| {
-                CrashDisk::new(number, *bytes, content.clone(), countdown)
+                let disk = CrashDisk::new(number, *bytes, content.clone(), countdown);
+                if self.keeps_discarded {
+                    disk.keep_discarded();
+                }
+                disk
             })
             .collect()
     }
