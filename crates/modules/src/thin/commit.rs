@@ -236,7 +236,7 @@ impl Core {
                 commits.open += 1;
                 (commits.is_wanted, commits.since) = (false, None);
             }
-            Err(TreeStop::Fault(fault)) => self.stop(ErrorKind::Io, fault.to_string()),
+            Err(TreeStop::Fault(fault)) => self.stop(fault.kind(), fault.to_string()),
             Err(_) => {}
         }
     }

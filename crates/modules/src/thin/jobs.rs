@@ -253,7 +253,7 @@ impl Core {
             }
             TreeStop::NoNodes | TreeStop::NoBlocks if self.may_come() => self.stalled.push(id),
             TreeStop::NoNodes | TreeStop::NoBlocks => self.fail(id, ErrorKind::NoSpace),
-            TreeStop::Fault(_) => self.fail(id, ErrorKind::Io),
+            TreeStop::Fault(fault) => self.fail(id, fault.kind()),
         }
     }
 

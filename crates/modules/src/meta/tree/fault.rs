@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use thinwire_volume::IoError;
+use thinwire_volume::{ErrorKind, IoError};
 
 use super::{LEVEL_MAX, TreePointer};
 use crate::meta::LabelError;
@@ -151,6 +151,21 @@ impl TreeFault {
     pub fn may_pass(&self) -> bool {
         matches!(self, TreeFault::Node { fault: NodeFault::Unread(_), .. })
     }
+
+    /// What an I/O comes to that needed it: of what the volume below has refused for good, such as that another has it, what that says.
+    pub fn kind(&self) -> ErrorKind {
+        let below = match self {
+            TreeFault::Node { fault: NodeFault::Unread(error), .. }
+            | TreeFault::Unflushed(error)
+            | TreeFault::Unwritten(error) => error.kind,
+            _ => ErrorKind::Io,
+        };
+        match below {
+            ErrorKind::Fenced | ErrorKind::ContentChanged => below,
+            _ => ErrorKind::Io,
+        }
+    }
+
     pub(super) fn node(tree: &'static str, node: u64, fault: NodeFault) -> Self {
         TreeFault::Node { tree, node, fault }
     }
@@ -256,3 +271,20 @@ impl fmt::Display for TreeStop {
 }
 
 impl std::error::Error for TreeStop {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thinwire_volume::Op;
+
+    /// Who is fenced below is told so, and goes elsewhere; all else is damage.
+    #[test]
+    fn what_was_refused_for_good_below_is_told() {
+        let error = |kind| IoError { kind, op: Op::Read, offset: 0, len: 4096, module: "puppet" };
+        let unread = |kind| TreeFault::node("mapping", 7, NodeFault::Unread(error(kind))).kind();
+        assert_eq!(unread(ErrorKind::Fenced), ErrorKind::Fenced);
+        assert_eq!(unread(ErrorKind::Away), ErrorKind::Io);
+        assert_eq!(TreeFault::Unwritten(error(ErrorKind::Fenced)).kind(), ErrorKind::Fenced);
+        assert_eq!(TreeFault::node("mapping", 7, NodeFault::Zero).kind(), ErrorKind::Io);
+    }
+}
