@@ -166,8 +166,10 @@ impl<P: RecordPlace> Recorded<P> {
         Self::kept_by(KeptBy::Place, below, place, held)
     }
 
-    /// As [`Recorded::new`], of a record that may be kept by the volume itself.
+    /// As [`Recorded::new`], of a record that may be kept by the volume itself. One that is only read, and keeps it, is given nothing to keep, however its leaves are held
+    /// for others: a snapshot of a pool that is written has no writer.
     pub fn kept_by(by: KeptBy, below: Box<dyn Volume>, place: P, held: Vec<HeldGrant>) -> Self {
+        let held = if is_read(by, &*below) { Vec::new() } else { held };
         let is_settled = held.iter().all(|one| one.grant.generation == 0);
         Recorded {
             below,
@@ -195,6 +197,9 @@ impl<P: RecordPlace> Recorded<P> {
 
     /// It will be told by this that its leaves have changed. To be said before anybody uses it.
     pub fn follow(&mut self, leaves: HeldLeaves) {
+        if is_read(self.by, &*self.below) {
+            return;
+        }
         self.changes = leaves;
         self.follows = true;
     }
@@ -497,6 +502,11 @@ impl<P: RecordPlace> Recorded<P> {
             Some(_) => at,
         }
     }
+}
+
+/// Nothing of a record can be stored in it.
+fn is_read(by: KeptBy, volume: &dyn Volume) -> bool {
+    by == KeptBy::Volume && volume.geometry().features.read_only
 }
 
 const NAME: &str = "writer record";

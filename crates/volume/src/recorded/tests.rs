@@ -194,6 +194,7 @@ fn the_last_generation_lets_nobody_in_behind_somebody_else() {
 struct Keeper {
     kept: Rc<RefCell<KeptWriter>>,
     cannot: bool,
+    is_read: bool,
     /// So many of the next records cannot be stored.
     fails: Rc<RefCell<usize>>,
     /// It has room for so many leaves.
@@ -203,7 +204,9 @@ struct Keeper {
 
 impl Volume for Keeper {
     fn geometry(&self) -> Geometry {
-        NullStore::new(1 << 20, 512).geometry()
+        let mut geometry = NullStore::new(1 << 20, 512).geometry();
+        geometry.features.read_only = self.is_read;
+        geometry
     }
 
     fn identity(&self) -> Identity {
@@ -215,6 +218,9 @@ impl Volume for Keeper {
         let fails = &mut *self.fails.borrow_mut();
         match io.op {
             _ if self.cannot => ended.result = Err(io.error(ErrorKind::Unsupported, "keeper")),
+            Op::StoreWriter if self.is_read => {
+                ended.result = Err(io.error(ErrorKind::ReadOnly, "keeper"));
+            }
             Op::LoadWriter => ended.data = self.kept.borrow().to_data(&Pool::new(0)),
             Op::StoreWriter if *fails > 0 => {
                 *fails -= 1;
@@ -254,7 +260,8 @@ fn gateway(
 }
 
 fn keeper(kept: &Rc<RefCell<KeptWriter>>) -> Keeper {
-    Keeper { kept: kept.clone(), cannot: false, fails: Rc::default(), room: 9, done: Vec::new() }
+    let (kept, fails, done) = (kept.clone(), Rc::default(), Vec::new());
+    Keeper { kept, cannot: false, is_read: false, fails, room: 9, done }
 }
 
 fn over(keeper: Keeper, file: &Rc<RefCell<File>>, generations: &[u64]) -> Recorded<Place> {
@@ -308,6 +315,26 @@ fn what_a_volume_does_not_keep_after_all_is_in_the_file() {
     store_writer(&mut volume, WriterRecord::new(4, CLIENT, "node2")).unwrap();
     assert_eq!(file.borrow().record.generation, 4);
     assert_eq!(file.borrow().leaves, leaves(&[5]));
+}
+
+/// A snapshot, or a volume that is only read, of a pool that is open for writing, whose leaves are granted to all of its volumes.
+#[test]
+fn what_is_only_read_has_its_record_read_though_its_leaves_are_held() {
+    let record = WriterRecord::new(3, CLIENT, "node2");
+    let written = KeptWriter { record, leaves: Some(leaves(&[4])) };
+    for (kept, told) in [(KeptWriter::default(), WriterRecord::default()), (written, record)] {
+        let (kept, file) = (Rc::new(RefCell::new(kept)), Rc::default());
+        let mut volume = over(Keeper { is_read: true, ..keeper(&kept) }, &file, &[6]);
+        let leaves = HeldLeaves::default();
+        volume.follow(leaves.clone());
+        assert_eq!(load_writer(&mut volume), Ok(told));
+        // Nor is it tried when they change.
+        leaves.set(granted(&[6, 1]));
+        volume.poll(&mut Vec::new());
+        assert_eq!((load_writer(&mut volume), volume.outstanding()), (Ok(told), 0));
+        let file = file.borrow();
+        assert!(file.stored.is_empty() && file.told.is_empty() && file.on_leaves.is_empty());
+    }
 }
 
 #[test]
