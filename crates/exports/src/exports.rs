@@ -145,11 +145,13 @@ pub(crate) enum Presence {
     /// Somebody else has what it is made of (`fenced.rs`): to all who look for it, it is not there, and its volume is
     /// given nothing any more.
     Fenced,
+    /// The same, while it was being taken away.
+    Ousted,
 }
 
 impl Presence {
     pub fn is_leaving(self) -> bool {
-        !matches!(self, Presence::There | Presence::Gone | Presence::Fenced)
+        matches!(self, Presence::Draining | Presence::Syncing | Presence::Synced)
     }
 }
 

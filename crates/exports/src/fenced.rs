@@ -19,7 +19,13 @@ impl Exports {
     #[cold]
     pub(crate) fn on_fence(&mut self, export: usize, what: &str) {
         let e = &mut self.exports[export];
-        if e.presence != Presence::There || self.config.canary == DoorCanary::FencedTold {
+        if self.config.canary == DoorCanary::FencedTold {
+            return;
+        }
+        if e.presence.is_leaving() {
+            return self.oust(export, what);
+        }
+        if e.presence != Presence::There {
             return;
         }
         e.presence = Presence::Fenced;
@@ -35,6 +41,24 @@ impl Exports {
             Role::Branch(_) => self.tell_owner(export, Word::Silent),
         }
         self.note(text);
+        self.stop(export);
+    }
+
+    /// One that is being taken away ends at once: it is not synced, nor brought in order.
+    fn oust(&mut self, export: usize, what: &str) {
+        self.leaving -= 1;
+        let e = &mut self.exports[export];
+        e.presence = Presence::Ousted;
+        let name = &e.name;
+        let text = format!(
+            "export {name}: {what} was granted to another writer while this export was being taken away: nothing of it \
+             is written any more"
+        );
+        self.note(text);
+        self.stop(export);
+    }
+
+    fn stop(&mut self, export: usize) {
         self.to_poll.remove(export);
         self.timed.remove(export);
         self.fences.push_back(export);
@@ -53,7 +77,12 @@ impl Exports {
     /// Nothing goes to its volume any more.
     #[inline]
     pub(crate) fn is_fenced(&self, export: usize) -> bool {
-        self.exports[export].presence == Presence::Fenced
+        matches!(self.exports[export].presence, Presence::Fenced | Presence::Ousted)
+    }
+
+    /// It is fenced, and was being taken away then ([`Exports::leave`]): nobody has it open any more, and another of its name may be there.
+    pub fn is_ousted(&self, export: usize) -> bool {
+        self.exports[export].presence == Presence::Ousted
     }
 
     /// [`Exports::next_fenced`] has one.

@@ -120,6 +120,12 @@ impl Exports {
 
     /// That has ended, however.
     pub(crate) fn on_last_sync(&mut self, export: usize, completion: &Completion) {
+        if let Err(error) = completion.result {
+            self.on_fenced_io(export, &error);
+        }
+        if self.is_fenced(export) {
+            return;
+        }
         let e = &mut self.exports[export];
         e.presence = Presence::Synced;
         if let Err(error) = completion.result {

@@ -92,6 +92,8 @@ pub struct TargetChange {
 pub struct ExportChange {
     /// Names of those that go; one of the same name may come.
     pub removed: Vec<String>,
+    /// Names of those that come, on whatever shard.
+    pub added: Vec<String>,
     /// Weights, by name.
     pub weights: Vec<(String, u16)>,
     /// See [`Target::set_all_exports`](thinwire_target::Target::set_all_exports).

@@ -433,15 +433,21 @@ impl TargetShard {
     pub(crate) fn let_go_of_fenced(&mut self) {
         while self.target().has_fenced() {
             let fenced = self.shard.borrow_mut().get_mut(self.target).take_fenced();
-            let FencedExport { name, volume } = fenced.expect("just seen");
+            let FencedExport { name, volume, was_leaving } = fenced.expect("just seen");
             // With it go its ports, so that nothing of what it has asked for comes back, and its files.
             drop(volume);
-            self.leaves.retain(|(of, _)| *of != name);
-            let at = self.exports.iter().position(|shown| shown.name == name);
-            if let Some(end) = at.and_then(|at| self.exports.remove(at).end) {
+            let shown = match was_leaving {
+                true => &mut self.leaving,
+                false => &mut self.exports,
+            };
+            let at = shown.iter().position(|shown| shown.name == name);
+            if let Some(end) = at.and_then(|at| shown.remove(at).end) {
                 end(ExportEnd::Fenced);
             }
-            self.fenced.push(name);
+            if !was_leaving {
+                self.leaves.retain(|(of, _)| *of != name);
+                self.fenced.push(name);
+            }
         }
     }
 

@@ -20,6 +20,8 @@ pub struct FencedExport {
     /// Not to be used any more, nor brought in order: somebody else writes what it is made of. With it go its files and
     /// ports.
     pub volume: Box<dyn Volume>,
+    /// It was being taken away: another of its name may be there.
+    pub was_leaving: bool,
 }
 
 /// What one shard of a target tells another: it says nothing of that export any more.
@@ -31,13 +33,20 @@ impl Target {
     pub(crate) fn fall_silent(&mut self) {
         while let Some((export, name)) = self.house.exports.next_fenced() {
             let name = name.to_owned();
-            self.end_sessions_of(export, &name);
+            let was_leaving = self.house.exports.is_ousted(export);
+            if !was_leaving {
+                self.end_sessions_of(export, &name);
+            }
             let House { exports, in_store, now, fair, .. } = &mut self.house;
             let volume = exports.take_fenced(|ticket, _, _, _| {
                 let mark = Mark(ticket.place);
                 in_store[mark.place()] -= 1;
                 fair.end(*now, mark, true);
             });
+            if was_leaving {
+                self.fenced.push_back(FencedExport { name, volume, was_leaving });
+                continue;
+            }
             self.house.spread.retain(|(other, _)| *other != name);
             self.say_nothing_of(&name);
             let others = self.house.elsewhere.iter().map(|(_, shard)| *shard).chain([0]);
@@ -45,7 +54,7 @@ impl Target {
             others.sort_unstable();
             others.dedup();
             self.silences.extend(others.into_iter().map(|shard| (shard, name.clone())));
-            self.fenced.push_back(FencedExport { name, volume });
+            self.fenced.push_back(FencedExport { name, volume, was_leaving });
         }
     }
 
@@ -86,7 +95,13 @@ impl Target {
     /// Something was fenced, here or on another shard.
     #[inline]
     pub fn has_silent(&self) -> bool {
-        !self.house.silent.is_empty()
+        !self.house.silent.is_empty() || !self.fenced.is_empty()
+    }
+
+    /// Exports of these names come, on whatever shard: those of before are not meant by that any more of which nothing is said. To be
+    /// told to all shards, before [`Target::set_all_exports`].
+    pub fn end_silence(&mut self, added: &[String]) {
+        self.house.silent.retain(|name| !added.contains(name));
     }
 
     /// All of them were fenced, on all shards: nobody is served any more.

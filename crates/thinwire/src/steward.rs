@@ -432,7 +432,8 @@ impl View<'_> {
             self.inquiry.prepare(added.into_iter().map(open).collect(), PREPARE_PATIENCE);
         prepared.map_err(|why| why.join("; "))?;
         let (removed, weights) = (plan.removed.clone(), plan.weights.clone());
-        Ok(Some(ExportChange { removed, weights, all }))
+        let added = plan.added.iter().map(|export| export.name.clone()).collect();
+        Ok(Some(ExportChange { removed, added, weights, all }))
     }
 
     /// Exports whose files are still open when that has had its time.

@@ -138,3 +138,49 @@ fn a_door_that_tells_of_fences_tells_of_errors() {
     assert_eq!(ended[0].2.result.unwrap_err().kind, ErrorKind::Io);
     assert!(!exports.has_fenced());
 }
+
+/// Wherever its way out is: what it would still write for itself is not its to write any more.
+#[test]
+fn what_was_fenced_while_it_left_is_not_brought_in_order() {
+    for (synced, by_event) in [(false, true), (false, false), (true, true)] {
+        let (mut exports, puppets) = puppets(2);
+        let mut users = Dialect::default();
+        let writer = grant(&mut exports, &mut users, 1, false);
+        submit(&mut exports, 1, writer.pass, write(&Pool::new(0), 1)).unwrap();
+        let written = puppets[0].take_one();
+        exports.end_session(1, AT);
+        exports.leave(0);
+        if synced {
+            puppets[0].succeed(&written);
+            assert_eq!(poll(&mut exports).len(), 1);
+            settle(&mut exports, &mut users);
+            let sync = puppets[0].take_one();
+            assert_eq!(sync.op, Op::Flush);
+            puppets[0].complete(fenced(&sync));
+        } else if by_event {
+            puppets[0].tell(VolumeEvent::Fenced { of: Some("home/b".into()) });
+        } else {
+            puppets[0].complete(fenced(&written));
+        }
+        exports.disk_ready();
+        let ended = poll(&mut exports).len();
+        settle(&mut exports, &mut users);
+        assert!(puppets[0].take().is_empty(), "it is synced all the same");
+        assert!(!exports.has_gone() && exports.take_gone().is_none(), "that would be in order");
+        assert!(exports.leaving().next().is_none());
+        let notes: Vec<_> = std::iter::from_fn(|| exports.take_note()).collect();
+        assert!(notes.iter().any(|note| note.contains("taken away")), "{notes:?}");
+
+        assert_eq!(exports.next_fenced(), Some((0, "p0")));
+        assert!(exports.is_ousted(0));
+        let (given_up, _) = take_fenced(&mut exports);
+        assert_eq!(ended + given_up.len(), usize::from(!synced));
+        assert!(!exports.has_fenced());
+        // The place is the next one's.
+        let next = Puppet::new(9, Puppet::GEOMETRY);
+        add_puppet(&mut exports, 0, &next);
+        settle(&mut exports, &mut users);
+        assert_eq!(exports.find("p0"), Some(0));
+        grant(&mut exports, &mut users, 4, false);
+    }
+}

@@ -55,6 +55,8 @@ impl TargetShard {
     /// Exports go, those come that were prepared, and others have other weights: how many sessions that ended.
     fn exchange(&mut self, change: ExportChange) -> usize {
         let mut ended = 0;
+        // What was fenced in the last turn is not there to be taken away.
+        self.let_go_of_fenced();
         // Nobody tends what these stand on any more, so nobody would say when it goes.
         self.leaves.retain(|(name, _)| !change.removed.contains(name));
         let ours = |shown: &mut Shown| change.removed.contains(&shown.name);
@@ -63,9 +65,9 @@ impl TargetShard {
             ended += self.with_target(|target| target.remove_export(&shown.name));
         }
         self.leaving.extend(leaving);
+        self.fenced.retain(|fenced| !change.added.contains(fenced));
         for export in std::mem::take(&mut self.prepared) {
             let name = export.config.name.clone();
-            self.fenced.retain(|fenced| *fenced != name);
             if let Err(error) = self.offer(export, None) {
                 // It has no more to do with descriptors than those that are there.
                 tracing::error!("export {name} is not served: {error}");
@@ -77,6 +79,7 @@ impl TargetShard {
                     target.set_weight(name, *weight);
                 }
             }
+            target.end_silence(&change.added);
             target.set_all_exports(&change.all);
         });
         ended

@@ -127,3 +127,64 @@ fn a_node_of_which_nothing_is_left_is_not_found() {
     }
     assert!(discovered(&mut target).is_empty());
 }
+
+/// A shard that has told and another that was told, and what is offered there.
+fn fenced_two() -> [Target; 2] {
+    let puppet = Puppet::new(1, Puppet::GEOMETRY);
+    let (mut first, mut second) = (shard(0), shard_of(1, &puppet));
+    puppet.tell(VolumeEvent::Fenced { of: Some("home/b".into()) });
+    second.on_event(NOW, PartEvent::Below);
+    for parcel in close(&mut second).1 {
+        first.on_event(NOW, PartEvent::Parcel(parcel.content));
+    }
+    drop(second.take_fenced().expect("its volume is given out"));
+    [first, second]
+}
+
+/// Taken out by a reload, and added by the next one as another file on the other shard: the shard that had it says of it what
+/// it says of any other.
+#[test]
+fn a_name_that_comes_again_is_told_of_by_all_shards() {
+    for added in [vec![], vec!["two".to_owned()]] {
+        let [mut first, mut second] = fenced_two();
+        let (all, is_back) = ([("one".into(), 0), ("all".into(), 1)], !added.is_empty());
+        for shard in [&mut first, &mut second] {
+            shard.end_silence(&[]);
+            shard.set_all_exports(&all);
+            assert_eq!(shard.silent().collect::<Vec<_>>(), ["two"]);
+        }
+        if is_back {
+            let volume = Box::new(NullStore::new(1 << 20, 512));
+            first.add_export(ExportConfig { name: "two".into(), volume, read_only: false });
+        }
+        for shard in [&mut first, &mut second] {
+            shard.end_silence(&added);
+            shard.set_all_exports(&[("one".into(), 0), ("two".into(), 0), ("all".into(), 1)]);
+            assert_eq!(shard.silent().next().is_none(), is_back);
+        }
+        // Greeted where it was, it is handed on to where it is.
+        let cookie = cookie(&mut first, "one");
+        second.on_forward(NOW, 0, &mut hello("two", cookie));
+        let handed = second.next_forward().map(|letter| letter.shard);
+        assert_eq!(handed, is_back.then_some(0));
+    }
+}
+
+/// What is left of an export that a reload has taken out says nothing of the next one of its name.
+#[test]
+fn what_is_fenced_while_it_leaves_silences_nobody() {
+    let puppet = Puppet::new(1, Puppet::GEOMETRY);
+    let mut second = shard_of(1, &puppet);
+    second.remove_export("two");
+    let volume = Box::new(NullStore::new(1 << 20, 512));
+    second.add_export(ExportConfig { name: "two".into(), volume, read_only: false });
+    puppet.tell(VolumeEvent::Fenced { of: Some("home/b".into()) });
+    second.on_event(NOW, PartEvent::Below);
+    let (_, parcels, notes) = close(&mut second);
+    assert!(parcels.is_empty() && notes.iter().any(|note| note.contains("taken away")));
+    assert!(second.has_silent() && second.silent().next().is_none());
+    let fenced = second.take_fenced().expect("its volume is given out");
+    assert!(fenced.was_leaving && fenced.name == "two" && second.has_export("two"));
+    assert!(!second.has_silent() && second.take_gone().is_none());
+    assert!(puppet.take().is_empty(), "it is synced all the same");
+}
