@@ -6,9 +6,11 @@ use thinwire_buffer::Pool;
 use thinwire_exports::{Denial, ExportConfig, Exports, ExportsConfig, NoEntry, WriteClaim};
 use thinwire_volume::stores::FileStore;
 use thinwire_volume::testing::MemDisk;
-use thinwire_volume::{WriterRecord, store_writer};
+use thinwire_volume::{
+    Completion, CutAct, CutOrder, ErrorKind, Io, Op, WriterRecord, store_writer,
+};
 
-use super::{AT, BYTES, Dialect, claim, door, grant, settle, user};
+use super::{AT, BYTES, Dialect, claim, door, grant, poll, puppets, settle, submit, user, write};
 
 /// Either of the two may be found after a crash: the record without a writer would give the export to anybody.
 #[test]
@@ -95,5 +97,39 @@ fn who_has_not_written_is_known_behind_a_restart() {
         let next = grant(&mut exports, &mut users, 3, false);
         let more = if resumes.is_some() { 0 } else { told.idle_generations + 1 };
         assert_eq!(next.idle_generations, more, "{record:?}");
+    }
+}
+
+/// What an initiator does under a generation of its own: only what changes something says that it has written, however it ends.
+#[test]
+fn what_changes_something_ends_idle_generations() {
+    let io = |op| Io::new(0, op, 0, 512);
+    let of = |op| match op {
+        Op::Write => write(&Pool::new(0), 1),
+        Op::Flush => Io::new(0, op, 0, 0),
+        Op::Cut => CutOrder::of_known(CutAct::Keep, 7).io(0, &Pool::new(0)),
+        _ => io(op),
+    };
+    for (op, writes) in [
+        (Op::Write, true),
+        (Op::WriteZeroes, true),
+        (Op::Discard, true),
+        (Op::Cut, true),
+        (Op::Read, false),
+        (Op::Flush, false),
+    ] {
+        let (mut exports, puppets) = puppets(1);
+        let mut users = Dialect::default();
+        let first = grant(&mut exports, &mut users, 1, false);
+        submit(&mut exports, 1, first.pass, of(op)).unwrap();
+        let [asked] = puppets[0].take().try_into().unwrap();
+        puppets[0]
+            .complete(Completion::new(asked.token, Err(asked.error(ErrorKind::Io, "puppet"))));
+        assert_eq!(poll(&mut exports).len(), 1);
+        exports.close(1, first.pass, 5);
+        settle(&mut exports, &mut users);
+        let next = grant(&mut exports, &mut users, 2, false);
+        let idle = if writes { 0 } else { 1 };
+        assert_eq!((next.writer_generation, next.idle_generations), (2, idle), "{op:?}");
     }
 }
