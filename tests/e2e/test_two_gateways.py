@@ -240,6 +240,8 @@ def one_that_was_replaced_says_nothing(lab, others):
         check(gateways.call(READ, disk, offset) == expected, f"what is at {offset}")
     shown = disk.status()
     check(shown["state"] == "attached", shown)
+    # The volume may say before the door does that somebody else has it.
+    until("the first says which export it was", 30, lambda: heard[0] in first.process.stderr)
     for word in ("export home", "node-", heard[0], "served here again"):
         check(word in first.process.stderr, f"the first one tells it, '{word}':\n{first.process.stderr}")
     if others:
