@@ -67,7 +67,8 @@ pub enum KeptBy {
     Place,
     /// The volume itself, as long as it can ([`KeptWriter`]). What the place has from before is taken over, once. A record that the volume refuses as
     /// [`ErrorKind::Unsupported`], since it has no room for so many leaves, goes to the place, and what the volume keeps goes away before that counts as
-    /// stored: as long as the volume keeps something, that counts, and what the place has does not.
+    /// stored: as long as the volume keeps something, that counts, and what the place has does not. So does one that a volume which keeps none refuses as
+    /// [`ErrorKind::NoSpace`].
     Volume,
 }
 
@@ -344,7 +345,12 @@ impl<P: RecordPlace> Recorded<P> {
         let Storing { record, step, .. } = self.storing[nth];
         let is_settling = self.settling.is_some_and(|(of, _)| of == token);
         let is_refused = result.is_err_and(|error| error.kind == ErrorKind::Unsupported);
+        let has_no_space = result.is_err_and(|error| error.kind == ErrorKind::NoSpace);
         let next = match step {
+            // It keeps none, and is full.
+            Step::Store if self.by == KeptBy::Volume && has_no_space && !self.is_below => {
+                Some(Step::InPlace)
+            }
             Step::Store if self.by == KeptBy::Volume && is_refused => Some(Step::InPlace),
             Step::Store if self.by == KeptBy::Volume => {
                 // Be it that this has failed.
@@ -414,7 +420,9 @@ impl<P: RecordPlace> Recorded<P> {
         let KeptWriter { record: found, leaves: remembered } = found;
         let now = to_remember(remembered.as_deref().unwrap_or_default(), &self.held);
         let is_same = |remembered: &Vec<_>| are_same(remembered, &now);
-        let is_there = self.tried == Some(found) && remembered.as_ref().is_some_and(is_same);
+        // Not all that keep a record keep its idle generations.
+        let is_tried = |tried: WriterRecord| WriterRecord { idle: found.idle, ..tried } == found;
+        let is_there = self.tried.is_some_and(is_tried) && remembered.as_ref().is_some_and(is_same);
         let others = match &remembered {
             _ if is_there => Vec::new(),
             Some(remembered) => granted_to_others(remembered, &self.held),

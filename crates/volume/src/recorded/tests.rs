@@ -195,6 +195,10 @@ struct Keeper {
     kept: Rc<RefCell<KeptWriter>>,
     cannot: bool,
     is_read: bool,
+    /// It has room for no first record.
+    is_full: bool,
+    /// Idle generations are not kept.
+    drops_idle: bool,
     /// So many of the next records cannot be stored.
     fails: Rc<RefCell<usize>>,
     /// It has room for so many leaves.
@@ -226,11 +230,18 @@ impl Volume for Keeper {
                 *fails -= 1;
                 ended.result = Err(io.error(ErrorKind::Io, "keeper"));
             }
+            Op::StoreWriter if self.is_full && self.kept.borrow().is_none() => {
+                ended.result = Err(io.error(ErrorKind::NoSpace, "keeper"));
+            }
             Op::StoreWriter if leaves_of(&io) > self.room => {
                 ended.result = Err(io.error(ErrorKind::Unsupported, "keeper"));
             }
             Op::StoreWriter => {
-                *self.kept.borrow_mut() = KeptWriter::from_data(&io.data).expect("it is one");
+                let mut stored = KeptWriter::from_data(&io.data).expect("it is one");
+                if self.drops_idle {
+                    stored.record.idle = 0;
+                }
+                *self.kept.borrow_mut() = stored;
             }
             _ => {}
         }
@@ -261,7 +272,8 @@ fn gateway(
 
 fn keeper(kept: &Rc<RefCell<KeptWriter>>) -> Keeper {
     let (kept, fails, done) = (kept.clone(), Rc::default(), Vec::new());
-    Keeper { kept, cannot: false, is_read: false, fails, room: 9, done }
+    let (is_read, is_full) = (false, false);
+    Keeper { kept, cannot: false, is_read, is_full, drops_idle: false, fails, room: 9, done }
 }
 
 fn over(keeper: Keeper, file: &Rc<RefCell<File>>, generations: &[u64]) -> Recorded<Place> {
@@ -335,6 +347,38 @@ fn what_is_only_read_has_its_record_read_though_its_leaves_are_held() {
         let file = file.borrow();
         assert!(file.stored.is_empty() && file.told.is_empty() && file.on_leaves.is_empty());
     }
+}
+
+/// A pool of an earlier version, of which nothing is free: whoever would make room from above is let in.
+#[test]
+fn what_a_full_volume_does_not_keep_is_in_the_file() {
+    let (kept, file) = (Rc::default(), held(3, &[4]));
+    let full = || Keeper { is_full: true, ..keeper(&kept) };
+    let mut volume = over(full(), &file, &[5]);
+    assert_eq!(load_writer(&mut volume).unwrap().generation, 3);
+    assert_eq!((file.borrow().record.generation, &file.borrow().leaves), (3, &leaves(&[5])));
+    store_writer(&mut volume, WriterRecord::new(4, CLIENT, "node2")).unwrap();
+    assert_eq!(file.borrow().record.generation, 4);
+    assert!(kept.borrow().is_none());
+    // Once there is room the next one is there.
+    assert_eq!(load_writer(&mut gateway(&kept, &file, &[6])).unwrap().generation, 4);
+    assert_eq!((kept.borrow().record.generation, file.borrow().record.generation), (4, 0));
+    // One that is kept is not given up for that.
+    store_writer(&mut over(full(), &file, &[6]), WriterRecord::new(5, CLIENT, "node2")).unwrap();
+    assert_eq!((kept.borrow().record.generation, file.borrow().record.generation), (5, 0));
+}
+
+/// What is stored, be it that nobody was told, fences nobody when it is found again: labels say nothing of idle generations.
+#[test]
+fn what_is_tried_again_is_known_without_its_idle_generations() {
+    let record = WriterRecord { idle: 2, ..WriterRecord::new(3, CLIENT, "node2") };
+    let kept = Rc::new(RefCell::new(KeptWriter { record, leaves: Some(leaves(&[4])) }));
+    let file = Rc::new(RefCell::new(File::default()));
+    let mut volume = over(Keeper { drops_idle: true, ..keeper(&kept) }, &file, &[5]);
+    file.borrow_mut().fails = 1;
+    assert!(load_writer(&mut volume).is_err());
+    // It is there, and the one in the place may be, too.
+    assert_eq!(load_writer(&mut volume).unwrap().generation, 3);
 }
 
 #[test]
