@@ -211,6 +211,8 @@ pub enum PoolCanary {
     KeepsWriter,
     /// Who deletes a volume is told before that is durable.
     DeleteToldEarly,
+    /// First records take what is kept for those that give back.
+    FirstWriterTakesKept,
 }
 
 /// What is known of a volume.

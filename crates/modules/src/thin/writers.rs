@@ -42,6 +42,7 @@ pub(super) fn rows_of(kept: &KeptWriter) -> Vec<WriterRow> {
     bytes[24] = name.len() as u8;
     bytes[25] = u8::from(kept.leaves.is_some());
     bytes[26..28].copy_from_slice(&(leaves.len() as u16).to_le_bytes());
+    bytes[28..32].copy_from_slice(&record.idle.to_le_bytes());
     bytes[32..32 + name.len()].copy_from_slice(name.as_bytes());
     for LeafGeneration { leaf, generation } in leaves {
         bytes.extend(leaf);
@@ -65,13 +66,14 @@ pub(super) fn of_rows(rows: &[WriterRow]) -> Option<KeptWriter> {
         && (head[25] == 1 || count == 0)
         && count <= LABEL_LEAVES_MAX
         && behind.len() < WriterRow::LEN
-        && [&head[28..32], behind_name, behind].iter().all(|rest| rest.iter().all(|&b| b == 0));
+        && [behind_name, behind].iter().all(|rest| rest.iter().all(|&b| b == 0));
     let leaf = |bytes: &[u8]| LeafGeneration {
         leaf: bytes[..16].try_into().expect("16 bytes"),
         generation: u64::from_le_bytes(bytes[16..24].try_into().expect("8 bytes")),
     };
     let leaves = leaves.chunks(LeafGeneration::BYTES).map(leaf).collect();
-    let record = WriterRecord::new(generation, holder, name);
+    let idle = u32::from_le_bytes(head[28..32].try_into().ok()?);
+    let record = WriterRecord { idle, ..WriterRecord::new(generation, holder, name) };
     is_right.then(|| KeptWriter { record, leaves: (head[25] == 1).then_some(leaves) })
 }
 
@@ -179,8 +181,13 @@ impl Core {
         if let Some(fault) = &self.lost_writers {
             return Err(PoolError::Damaged(fault.clone()).into());
         }
-        // Who may write must be on record also where the pool is full, or nobody could make room from above.
-        let mut change = self.trees.change_to_free()?;
+        // Who may write must be on record also where the pool is full, or nobody could make room from above. A first record takes what it did not have, and
+        // leaves what is kept for those that give back.
+        let has_one = self.entries.get(&volume).is_some_and(|entry| entry.writer != Writer::None);
+        let mut change = match has_one || self.canary == PoolCanary::FirstWriterTakesKept {
+            true => self.trees.change_to_free()?,
+            false => self.trees.change()?,
+        };
         let (mut writers, mut next) = (self.writers, 0);
         for (key, row) in (writer_key(volume, 0)..).zip(rows_of(kept)) {
             (writers, _) = change.insert(writers, key, &row)?;

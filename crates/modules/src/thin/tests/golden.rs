@@ -50,7 +50,7 @@ fn images() -> Vec<(&'static str, Vec<u8>)> {
         has_writers: false,
     };
     let leaves = (1..3).map(|leaf| LeafGeneration { leaf: [leaf; 16], generation: 9 }).collect();
-    let record = WriterRecord::new(0x0102_0304, [7; 16], "node1, März");
+    let record = WriterRecord::new(0x0102_0304, [7; 16], "node1, März").with_written(0x0102_0203);
     let kept = KeptWriter { record, leaves: Some(leaves) };
     let writer = rows_of(&kept).into_iter().flat_map(bytes_of).collect();
     vec![

@@ -19,7 +19,7 @@ use crate::meta::tree::TreeState;
 fn kept(holder: u8, generation: u64) -> KeptWriter {
     let leaf = |leaf| LeafGeneration { leaf: [leaf; 16], generation };
     let name = format!("node{holder} {}", "ä".repeat(generation as usize % 29));
-    let record = WriterRecord::new(generation, [holder; 16], &name);
+    let record = WriterRecord::new(generation, [holder; 16], &name).with_written(generation / 2);
     KeptWriter { record, leaves: Some((1..=generation as u8).map(leaf).collect()) }
 }
 
@@ -67,7 +67,7 @@ fn a_record_is_rows_of_its_bytes() {
         assert_eq!(of_rows(&rows), Some(kept.clone()));
         assert_eq!(of_rows(&rows[1..]), None);
         assert_eq!(of_rows(&rows[..rows.len() - 1]), None);
-        for (at, byte) in [(24, 65), (25, 2), (26, 65), (27, 1), (28, 1), (63, 1)] {
+        for (at, byte) in [(24, 65), (25, 2), (26, 65), (27, 1), (63, 1)] {
             let mut wrong = rows.clone();
             wrong[at / 64].0[at % 64] = byte;
             // A longer name, and one more leaf, may be what there is.
@@ -284,24 +284,64 @@ fn writers_are_seen_where_they_stand() {
     }
 }
 
+/// Takes snapshots of a volume until there are no nodes for more.
+fn fill_nodes(world: &mut World, volume: u64) -> Vec<u64> {
+    let mut snapshots = Vec::new();
+    while world.op_errors.is_empty() {
+        let (name, incarnation) = (world.name(), world.incarnation());
+        let done = world.run(PoolOp::Snapshot { volume, name, incarnation, at: 0 });
+        if let Some(PoolDone::Created { volume }) = done {
+            snapshots.push(volume);
+        }
+        assert!(snapshots.len() < 4000, "it does not fill up");
+    }
+    assert_eq!(world.op_errors.pop(), Some(PoolError::NoRoom));
+    snapshots
+}
+
 /// A full pool: nobody could make room from above if who may write could not be on record.
 #[test]
 fn a_full_pool_has_room_for_a_record() {
-    let mut world = World::new(Setup { blocks: 40, ..Setup::default() });
+    let mut world = World::new(Setup { blocks: 40, rows_max: Some(4), ..Setup::default() });
     let volume = world.create(60 * BLOCK);
-    for _ in 0..400 {
-        if world.op_errors.is_empty() {
-            let (name, incarnation) = (world.name(), world.incarnation());
-            world.run(PoolOp::Snapshot { volume, name, incarnation, at: 0 });
-        }
-    }
+    store(&mut world, volume, &kept(1, 63));
+    fill_nodes(&mut world, volume);
     world.open_volume(volume);
     (0..60).for_each(|block| world.write(volume, block * 8, 8));
     world.wait();
     assert!(world.failed.contains_key(&ErrorKind::NoSpace), "it is full");
-    for generation in 1..40 {
+    for generation in 40..64 {
         store(&mut world, volume, &kept(1, generation));
     }
     world.close(volume);
-    assert_eq!(load(&mut world, volume), Ok(kept(1, 39)));
+    assert_eq!(load(&mut world, volume), Ok(kept(1, 63)));
+}
+
+/// First records of a full pool do not take what deleting takes. How many were stored.
+fn first_records(canary: PoolCanary) -> Result<usize, String> {
+    let mut world = World::new(Setup { blocks: 40, rows_max: Some(4), ..Setup::default() });
+    world.canary(canary);
+    let volumes = [(); 100].map(|()| world.create(4 * BLOCK));
+    let snapshots = fill_nodes(&mut world, volumes[0]);
+    let mut stored = 0;
+    for volume in volumes {
+        let op = PoolOp::StoreWriter { volume, kept: Box::new(kept(1, 60)) };
+        match world.run(op) {
+            Some(_) => stored += 1,
+            None => assert_eq!(world.op_errors.pop(), Some(PoolError::NoRoom)),
+        }
+    }
+    let done = world.run(PoolOp::Delete { volume: snapshots[0] });
+    match done {
+        Some(PoolDone::Done) => Ok(stored),
+        _ => Err(format!("behind {stored} records nothing is deleted: {:?}", world.op_errors)),
+    }
+}
+
+#[test]
+fn first_records_leave_what_deleting_takes() {
+    let stored = first_records(PoolCanary::None).unwrap();
+    assert!(stored < 100, "it is not full");
+    let why = first_records(PoolCanary::FirstWriterTakesKept).unwrap_err();
+    assert!(why.contains("nothing is deleted"), "{why}");
 }
