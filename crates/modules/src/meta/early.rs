@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::{Pool, Time};
-use thinwire_volume::{Completion, ErrorKind, Io, Layer, Token, Volume};
+use thinwire_volume::{Completion, ErrorKind, Io, IoError, Layer, Token, Volume};
 
 use super::{Finding, LabelError, LabelOutcome, Labels};
 
@@ -52,8 +52,9 @@ impl ReaderFence {
 type Says = ([[u8; 16]; 3], u64);
 
 /// A part, as it is, for as long as nobody else opens its whole for writing. What comes first waits until its label was read: what that says is what it has to
-/// stay. Told the time, it looks again [once in a while](WATCH_PERIOD) as long as something is read, and what comes after a rest waits for such a look.
-/// A part without a label is read as it is.
+/// stay. Told the time, it looks again [once in a while](WATCH_PERIOD) as long as something is read, and what comes after a rest waits for such a look, and fails
+/// as that does. A part without a label is read as it is. What is stopped fails as a medium does ([`ErrorKind::Io`]): nobody has taken the place of
+/// whoever reads, so its users are answered.
 pub struct WatchedPart {
     below: Box<dyn Volume>,
     fence: ReaderFence,
@@ -61,9 +62,11 @@ pub struct WatchedPart {
     /// What the first look found; none of a part without a label.
     first: Option<Option<Says>>,
     held: VecDeque<Io>,
+    /// So many of those had come before the look that is under way began.
+    vouched: usize,
     refused: Vec<Completion>,
     now: Time,
-    /// When the last look that has ended had begun; and that which is under way.
+    /// When the last look that has found something had begun; and the last one of all.
     looked_at: Time,
     begun_at: Time,
     is_fresh: bool,
@@ -82,6 +85,8 @@ enum WatchCanary {
     LooksOnce,
     /// What comes after a rest is read before the look.
     ReadsFirst,
+    /// A look vouches for whatever waits when it ends, however long ago it began.
+    LateLooksVouch,
 }
 
 impl WatchedPart {
@@ -93,6 +98,7 @@ impl WatchedPart {
             labels: Labels::new(WATCH_TOKEN, pool),
             first: None,
             held: VecDeque::new(),
+            vouched: 0,
             refused: Vec::new(),
             now: Time::ZERO,
             looked_at: Time::ZERO,
@@ -108,43 +114,57 @@ impl WatchedPart {
             return;
         }
         (self.begun_at, self.is_used) = (self.now, false);
+        self.vouched = self.held.len();
         if let Err(error) = self.labels.read(&mut *self.below) {
-            // It is too small for labels, or none could be read from it.
+            // It is too small for labels.
             self.on_look(Err(error));
         }
     }
 
     fn on_look(&mut self, found: Result<Finding, LabelError>) {
-        (self.looked_at, self.is_fresh) = (self.begun_at, true);
         let says = match found {
             Ok(Finding::Label(found)) => {
                 let label = &found.label;
                 Some(([label.whole, label.part().uuid, label.opening], label.generation))
             }
-            // It says nothing, nor would what is read: that fails by itself, or the part is back and is looked at once more.
-            Err(LabelError::Unread(_)) => {
-                self.is_fresh = self.first.is_some();
-                return self.release();
-            }
+            // It says nothing, so nobody knows what would be read.
+            Err(LabelError::Unread(error)) => return self.fail_held(&error),
             Ok(Finding::Blank) | Err(_) => None,
         };
+        self.looked_at = self.begun_at;
+        self.is_fresh = self.now < self.looked_at + WATCH_PERIOD;
         if *self.first.get_or_insert(says) != says {
             self.fence.0.is_closed.set(true);
         }
         self.release();
     }
 
-    /// What waited goes down, or is refused.
+    /// What waited goes down, or is refused; what came after a look had begun that is old by now waits for another.
     fn release(&mut self) {
-        for io in std::mem::take(&mut self.held) {
+        let is_vouched =
+            self.is_fresh || self.fence.is_closed() || self.canary == WatchCanary::LateLooksVouch;
+        let count = if is_vouched { self.held.len() } else { self.vouched };
+        for _ in 0..count {
+            let Some(io) = self.held.pop_front() else { break };
             self.pass(io);
+        }
+        if !self.held.is_empty() {
+            self.look();
+        }
+    }
+
+    /// What waited fails as the look did.
+    fn fail_held(&mut self, error: &IoError) {
+        let kind = if self.fence.is_closed() { ErrorKind::Io } else { error.kind };
+        while let Some(io) = self.held.pop_front() {
+            self.refused.push(Completion::new(io.token, Err(io.error(kind, NAME))));
         }
     }
 
     fn pass(&mut self, io: Io) {
         match self.fence.is_closed() {
             true => {
-                self.refused.push(Completion::new(io.token, Err(io.error(ErrorKind::Fenced, NAME))))
+                self.refused.push(Completion::new(io.token, Err(io.error(ErrorKind::Io, NAME))))
             }
             false => {
                 self.is_used = true;
@@ -201,17 +221,22 @@ impl Layer for WatchedPart {
 
     fn own_turn(&mut self, now: Time) -> Time {
         self.now = now;
-        if self.fence.is_closed() || !self.is_fresh || self.canary == WatchCanary::LooksOnce {
+        if self.fence.is_closed() || self.canary == WatchCanary::LooksOnce {
             return Time::NEVER;
         }
-        if self.is_used && now >= self.looked_at + LOOK_AHEAD {
+        if self.is_fresh && self.is_used && now >= self.begun_at + LOOK_AHEAD {
             self.look();
         }
-        if now >= self.looked_at + WATCH_PERIOD {
-            self.is_fresh = false;
-            return Time::NEVER;
-        }
-        let next = if self.is_used { LOOK_AHEAD } else { WATCH_PERIOD };
-        self.looked_at + next
+        self.is_fresh &= now < self.looked_at + WATCH_PERIOD;
+        let next = match (self.is_fresh, self.labels.is_idle()) {
+            (true, true) if self.is_used => {
+                (self.begun_at + LOOK_AHEAD).min(self.looked_at + WATCH_PERIOD)
+            }
+            (true, _) => self.looked_at + WATCH_PERIOD,
+            // Then the look is late.
+            (false, false) => self.begun_at + WATCH_PERIOD,
+            (false, true) => Time::NEVER,
+        };
+        if next > now { next } else { Time::NEVER }
     }
 }
