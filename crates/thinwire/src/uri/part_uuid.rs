@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use thinwire_modules::meta::{LABEL_BYTES, LABEL_OFFSETS, Label};
 
@@ -22,7 +22,7 @@ const BLOCK_DEVICES: &str = "/sys/class/block";
 /// Devices that a process stands behind, perhaps this one, and whose reading may never end; those of memory; and those that wait for a medium. Who has a part
 /// there names it in `places`.
 const OTHERS: [&str; 7] = ["ublk", "nbd", "loop", "ram", "zram", "fd", "sr"];
-/// So long all of them together are waited for: a disk that sleeps wakes up in less, and one that hangs never answers.
+/// So long all of them together are waited for, and once more all that is in folders: a disk that sleeps wakes up in less, and one that hangs never answers.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Of what could not be read, and where it was looked, no more are named.
 const NAMED_MAX: usize = 4;
@@ -51,7 +51,7 @@ struct Scan {
 }
 
 /// The path of the part with this UUID: in hex, with dashes or without. `places` are files, devices, and folders of such; if there
-/// are none, all block devices. Reads the labels of all, and blocks for at most [`PATIENCE`] while some do not answer.
+/// are none, all block devices. Reads the labels of all, and blocks for at most twice [`PATIENCE`] while some do not answer.
 ///
 /// # Errors
 /// It is no UUID, no such part is there, several are (twins: neither is used), or it is that of a
@@ -69,7 +69,7 @@ pub(super) fn find(text: &str, places: &[PathBuf]) -> Result<PathBuf, String> {
     };
     let found = scan.find(&uuid).or_else(|why| {
         let before = FOUND.lock().unwrap_or_else(PoisonError::into_inner).get(&uuid).cloned();
-        before.filter(|path| scan.is_unreadable(path)).ok_or(why)
+        before.filter(|path| !scan.has(&uuid) && scan.is_denied(path)).ok_or(why)
     });
     let path = found.map_err(|why| match places.is_empty() {
         true => format!("{why}; a file lists other places to look in as places = [\"/srv\"]"),
@@ -92,18 +92,18 @@ fn hex(uuid: &Uuid) -> String {
 impl Scan {
     fn of(places: &[PathBuf], patience: Duration, look: Look) -> Scan {
         let mut scan = Scan::default();
-        let end = Instant::now() + patience;
         let all = match places {
             [] => devices(),
             _ => places.to_vec(),
         };
-        let met = looking::at_all(all, (end, patience), look);
+        let met = looking::at_all(all, patience, look);
         let in_folder = |(_, met): &(PathBuf, io::Result<Met>)| match met {
             Ok(Met::Folder(paths)) => paths.clone(),
             _ => Vec::new(),
         };
         let in_folders = met.iter().flat_map(in_folder).collect();
-        let mut below = looking::at_all(in_folders, (end, patience), look).into_iter();
+        // What hangs beside a folder has used up its own patience, not that of what is in there.
+        let mut below = looking::at_all(in_folders, patience, look).into_iter();
         let mut parts = Vec::new();
         for (place, met) in met {
             match met {
@@ -175,8 +175,17 @@ impl Scan {
         Err(why)
     }
 
-    fn is_unreadable(&self, path: &Path) -> bool {
-        self.unreadable.iter().any(|(at, _)| path.starts_with(at))
+    /// Something is that part, or says so.
+    fn has(&self, uuid: &Uuid) -> bool {
+        self.parts.iter().any(|(_, label)| label.part().uuid == *uuid)
+    }
+
+    /// It may not be looked at by who looks now. What hangs, or has failed, is no part that is to be used.
+    fn is_denied(&self, path: &Path) -> bool {
+        let is_above = |(at, e): &(PathBuf, io::Error)| {
+            path.starts_with(at) && e.kind() == io::ErrorKind::PermissionDenied
+        };
+        self.unreadable.iter().any(is_above)
     }
 }
 

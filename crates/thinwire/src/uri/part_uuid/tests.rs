@@ -1,6 +1,7 @@
 //! Parts are found by their labels, under whatever name.
 
 use std::os::unix::fs::symlink;
+use std::time::Instant;
 
 use thinwire_modules::meta::{NewPart, NewWhole, label_parts};
 use thinwire_modules::{Module, Options};
@@ -116,15 +117,22 @@ fn what_cannot_be_read_any_more_is_where_it_was() {
     // Of this test alone: what was found is known to all threads.
     part_of([31, 32], &path, 0, 1);
     assert_eq!(find(&uuid(31), std::slice::from_ref(&path)), Ok(path.clone()));
-    let (parts, seen) = (Vec::new(), 1);
-    let scan = |at: &Path| {
-        let unreadable = vec![(at.to_owned(), io::ErrorKind::PermissionDenied.into())];
-        Rc::new(Scan { parts: parts.clone(), seen, unreadable })
-    };
-    for (at, is_known) in [(&*path, true), (Path::new("/other"), false)] {
-        let places = vec![dir.path().join(is_known.to_string())];
-        SCANS.with_borrow_mut(|scans| scans.insert(places.clone(), scan(at)));
-        assert_eq!(find(&uuid(31), &places).is_ok(), is_known);
+    let label = Scan::of(std::slice::from_ref(&path), PATIENCE, look).parts.remove(0).1;
+    let (denied, late) = (io::ErrorKind::PermissionDenied, io::ErrorKind::TimedOut);
+    // The last: something else says that it is that part, twice.
+    let cases = [
+        (&*path, denied, 0, true),
+        (Path::new("/other"), denied, 0, false),
+        (&*path, late, 0, false),
+        (&*path, denied, 2, false),
+    ];
+    for (nth, (at, kind, twins, is_known)) in cases.into_iter().enumerate() {
+        let parts = (0..twins).map(|twin| (dir.path().join(format!("{twin}")), label.clone()));
+        let unreadable = vec![(at.to_owned(), kind.into())];
+        let scan = Scan { parts: parts.collect(), seen: 1, unreadable };
+        let places = vec![dir.path().join(format!("place-{nth}"))];
+        SCANS.with_borrow_mut(|scans| scans.insert(places.clone(), Rc::new(scan)));
+        assert_eq!(find(&uuid(31), &places).is_ok(), is_known, "case {nth}");
     }
 }
 
@@ -150,6 +158,16 @@ fn what_does_not_answer_is_named_and_the_rest_is_found() {
         let began = Instant::now();
         (Scan::of(places, patience, look_or_hang), began.elapsed())
     };
+    // What hangs beside a folder costs what is in there nothing.
+    let folder = dir.path().join("folder");
+    std::fs::create_dir(&folder).unwrap();
+    let beside = dir.path().join("folder/slow.hangs");
+    let made = std::process::Command::new("mkfifo").arg(&beside).status().unwrap();
+    assert!(made.success());
+    part_of([43, 44], &folder.join("inside"), 0, 1);
+    let (found, _) = scan(&[beside.clone(), folder.clone()]);
+    assert_eq!(found.find(&[43; 16]), Ok(folder.join("inside")));
+    drop(OpenOptions::new().write(true).open(&beside).unwrap());
     for places in [vec![dir.path().to_owned()], vec![hangs.clone(), sound.clone()]] {
         let (found, took) = scan(&places);
         assert_eq!(found.find(&[41; 16]), Ok(sound.clone()));
@@ -169,6 +187,37 @@ fn what_does_not_answer_is_named_and_the_rest_is_found() {
         assert!(began.elapsed() < Duration::from_secs(20), "it is not looked at again");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// One disk has many names, and partitions: if it hangs, all of them do.
+#[test]
+fn what_hangs_under_many_names_keeps_no_thread_from_the_rest() {
+    let dir = TempDir::new("part-names");
+    let at = |name: String| dir.path().join(name);
+    let hang: Vec<_> = (0..20).map(|nth| at(format!("a{nth}.hangs"))).collect();
+    assert!(std::process::Command::new("mkfifo").args(&hang).status().unwrap().success());
+    part_of([45, 46], &at("sound".into()), 0, 1);
+    let places = [dir.path().to_owned()];
+    let scan = Scan::of(&places, Duration::from_secs(3), look_or_hang);
+    assert_eq!(scan.find(&[45; 16]), Ok(at("sound".into())));
+    assert_eq!(scan.unreadable.len(), hang.len());
+    hang.iter().for_each(|path| drop(OpenOptions::new().write(true).open(path).unwrap()));
+}
+
+fn look_or_panic(path: &Path) -> io::Result<Met> {
+    assert!(!path.ends_with("panics"), "as it is to");
+    look(path)
+}
+
+#[test]
+fn what_could_not_be_looked_at_is_looked_at_again() {
+    let dir = TempDir::new("part-panics");
+    let path = dir.path().join("panics");
+    part_of([47, 48], &path, 0, 1);
+    let scan = |look| Scan::of(std::slice::from_ref(&path), PATIENCE, look).find(&[47; 16]);
+    let why = scan(look_or_panic).unwrap_err();
+    assert!(why.contains("whoever looked at it has failed"), "{why}");
+    assert_eq!(scan(look), Ok(path.clone()));
 }
 
 #[test]
