@@ -415,14 +415,16 @@ pub fn let_go_together(
             false => alone.push((volume, ending)),
         }
     }
-    let leaving =
-        together.iter_mut().filter_map(|(volume, ending)| Some((volume.leave()?, *ending)));
-    let mut ended = Leaving::end_all(host, leaving.collect());
+    // Those first: the syncs of the others would wait for theirs, which nobody would hear of.
+    let mut ended = Ok(Unheard::default());
     for (volume, ending) in alone {
         let closed = volume.close(ending);
         ended = ended.and_then(|unheard| closed.map(|others| unheard.and(others.0)));
     }
-    ended
+    let leaving =
+        together.iter_mut().filter_map(|(volume, ending)| Some((volume.leave()?, *ending)));
+    let others = Leaving::end_all(host, leaving.collect());
+    ended.and_then(|unheard| others.map(|others| unheard.and(others.0)))
 }
 
 /// Lets go of the volume of a command that has failed, so that its target does not keep the export for

@@ -1,5 +1,6 @@
 //! Volumes that commands open: what is refused, and what a loss leaves.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use thinwire_buffer::SegList;
 use thinwire_modules::thin::PoolOp;
 use thinwire_runtime::disk;
-use thinwire_volume::{Io, Op, load_writer};
+use thinwire_volume::{Completion, Geometry, Identity, Io, Op, load_writer};
 
 use super::tree::Root;
 use super::*;
@@ -345,6 +346,64 @@ fn volumes_are_let_go_of_beside_each_other() {
         let leaf = tree.bottom.leaves[0].local().unwrap();
         leaf.keep_grant();
         leaf.wrap(|sound| Box::new(Hangs::new(sound, &asked, 2)));
+        over(&host, tree, &options, Duration::from_secs(5))
+    });
+    let ended = let_go_together(&host, &mut open, |_| Ending::Orderly);
+    assert_eq!(ended.unwrap(), Unheard::default());
+}
+
+/// A volume that is not in order before somebody asks it how its sync has ended.
+struct Late {
+    sound: Box<dyn Volume>,
+    asked: Rc<Cell<usize>>,
+    is_wound_up: bool,
+}
+
+impl Volume for Late {
+    fn geometry(&self) -> Geometry {
+        self.sound.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.sound.identity()
+    }
+
+    fn submit(&mut self, io: Io) {
+        self.sound.submit(io);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        if !std::mem::replace(&mut self.is_wound_up, true) {
+            self.asked.set(self.asked.get() + 1);
+        }
+        self.sound.poll(done);
+    }
+
+    fn outstanding(&self) -> usize {
+        self.sound.outstanding()
+    }
+
+    fn is_wound_up(&self) -> bool {
+        self.is_wound_up
+    }
+}
+
+/// The last sync of one that is in order waits for what one has begun that is not.
+#[test]
+fn who_is_not_in_order_yet_is_let_go_of_first() {
+    let dir = TempDir::new("opened-late");
+    let (host, options, asked) = (Host::new().unwrap(), in_a_hurry(&dir), Rc::default());
+    let mut open = ["a.img", "b.img"].map(|name| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, [0; 1 << 16]).unwrap();
+        let spec = VolumeSpec::Path(path);
+        let tree = Tree::open(&host, &spec, &options, DiskOptions::default(), None).unwrap();
+        let leaf = tree.bottom.leaves[0].local().unwrap();
+        leaf.keep_grant();
+        leaf.wrap(|sound| match name {
+            "a.img" => Box::new(Hangs::new(sound, &asked, 2)),
+            _ => Box::new(Late { sound, asked: Rc::clone(&asked), is_wound_up: false }),
+        });
         over(&host, tree, &options, Duration::from_secs(5))
     });
     let ended = let_go_together(&host, &mut open, |_| Ending::Orderly);
