@@ -3,7 +3,7 @@
 import time
 
 from harness import check, until
-from node import Attachment, Target, image, thinwire, uri
+from node import Attachment, Target, below as leaf, image, thinwire, uri
 from registry import test
 from test_mirrors import LEG_MIB, describe, standings
 
@@ -11,15 +11,22 @@ READ = """
 import nbd, sys
 h = nbd.NBD()
 h.connect_uri(sys.argv[1])
-print(len(h.pread(4096, int(sys.argv[2]))))
+try:
+    print(len(h.pread(4096, int(sys.argv[2]))))
+except nbd.Error as error:
+    print("refused", error.errno)
+    sys.exit(1)
 """
 
+# Until its second argument has been there for 20 s.
 READ_UNTIL_REFUSED = """
-import nbd, sys, time
+import nbd, os, sys, time
 h = nbd.NBD()
 h.connect_uri(sys.argv[1])
-end = time.monotonic() + 20
-while time.monotonic() < end:
+end = None
+while end is None or time.monotonic() < end:
+    if end is None and os.path.exists(sys.argv[2]):
+        end = time.monotonic() + 20
     try:
         h.pread(4096, 0)
     except nbd.Error as error:
@@ -51,14 +58,16 @@ def a_reader_before_a_writer(lab):
         check(lab.run("initiator", "/usr/bin/python3", "-c", READ, reader.nbd, "0").stdout, "it is read")
     for volume, reader in readers.items():
         others = [other for other in readers.values() if other is not reader]
-        loop = lab.start("initiator", "/usr/bin/python3", "-c", READ_UNTIL_REFUSED, reader.nbd) if volume == mirror else None
+        loop = lab.start("initiator", "/usr/bin/python3", "-c", READ_UNTIL_REFUSED, reader.nbd, lab.path("written")) if volume == mirror else None
         time.sleep(2)
         writer = Attachment(lab, volume, name="writer", run="writer", timeout=40)
         if loop:
-            loop.wait(30)
-            check(loop.stdout.startswith("refused"), f"it goes on reading: {loop.stdout}")
+            with open(lab.path("written"), "x", encoding="utf-8"):
+                pass
+            loop.wait(40)
+            check(loop.stdout == "refused EIO\n", f"it goes on reading: {loop.stdout}")
         failed = lab.run("initiator", "/usr/bin/python3", "-c", READ, reader.nbd, "0", check_exit=False)
-        check(failed.returncode != 0, "it reads what another writes")
+        check(failed.stdout == "refused EIO\n", f"it reads what another writes: {failed.stdout}{failed.stderr}")
         until("it says why", 10, lambda: "somebody else has opened it for writing" in reader.log())
         for other in others if volume == mirror else ():
             check(lab.run("initiator", "/usr/bin/python3", "-c", READ, other.nbd, "0").stdout, "nobody writes that one")
@@ -69,3 +78,31 @@ def a_reader_before_a_writer(lab):
     again.detach()
     for target in targets:
         target.stop()
+
+
+@test(seconds=60)
+def a_gateway_before_a_writer(lab):
+    """A gateway that exports a stripe only to be read answers its clients with errors once somebody else has opened that for writing, says why, and serves on: nobody has taken its place."""
+    run_dir = ("--run-dir", lab.path("gateway-run"))
+    disks = [image(lab, f"{name}.img", LEG_MIB) for name in "ab"]
+    below = Target(lab, *[f"{name}={disk}" for name, disk in zip("ab", disks)], name="node1", over="raw")
+    path = lab.path("row.toml")
+    with open(path, "w", encoding="utf-8") as file:
+        children = ", ".join(f'"{leaf(lab, name, over="raw", node="node1")}"' for name in "ab")
+        file.write(f'[[volume]]\nname = "row"\nkind = "stripe"\nlabels = true\nchildren = [{children}]\n')
+    row = f"{path}#row"
+    thinwire(lab, "volume", "create", row, *run_dir)
+    middle = Target(lab, f"row={row},ro", name="middle", over="raw", side="initiator", extra=("--state-dir", lab.path("state-middle"), *run_dir))
+    reader = Attachment(lab, uri(lab, "row", over="raw", node="middle"), name="reader", run="reader", side="target", extra=("--read-only",))
+    check(lab.run("target", "/usr/bin/python3", "-c", READ, reader.nbd, "0").stdout, "it is read")
+    writer = Attachment(lab, row, name="writer", run="writer", timeout=40)
+    with open(lab.path("written"), "x", encoding="utf-8"):
+        pass
+    said = lab.run("target", "/usr/bin/python3", "-c", READ_UNTIL_REFUSED, reader.nbd, lab.path("written"), timeout=40).stdout
+    check(said == "refused EIO\n", f"its client is answered: {said}")
+    until("the gateway says why", 10, lambda: "somebody else has opened it for writing" in middle.process.stderr)
+    check(middle.process.running and "the place of" not in middle.process.stderr, f"nobody has taken its place: {middle.process.stderr}")
+    reader.detach()
+    writer.detach()
+    middle.stop()
+    below.stop()
