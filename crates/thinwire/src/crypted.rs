@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
     use crate::keys::make;
-    use crate::known_keys::KnownKeys;
+    use crate::known_keys::{KnownKeys, STATES_MAX};
     use crate::testing::TempDir;
 
     /// A label of a new volume, and the path of its key.
@@ -151,8 +151,34 @@ mod tests {
         noise.state[20] ^= 1;
         assert!(known.unlock(&noise).is_none());
         // Only so many, and those that are older go.
-        (0..4).for_each(|nth| known.restates(&label.whole, &[nth; 9]));
+        (0..STATES_MAX).for_each(|nth| known.restates(&label.whole, &[nth as u8; 9]));
         assert!(known.unlock(&label).is_none() && known.unlock(&changed).is_none());
+    }
+
+    /// Two volumes of a pool of which one is a clone of the other, and has another user's key by now: both are opened again.
+    #[test]
+    fn clones_are_known_by_what_each_of_them_keeps() {
+        let dir = TempDir::new("crypted-clones");
+        let (label, key) = made(&dir);
+        let other = make("other", dir.path(), false).unwrap();
+        let (state, _, volume_key) = unlock(&label, &key, "file:/x").unwrap();
+        let next = sealed(other.newest(), state.block_bytes(), &label.whole, &volume_key);
+        let clone = Label { state: next.encode(), ..label.clone() };
+        let known = KnownKeys::default();
+        known.learn(&label.whole, &state, &volume_key);
+        known.learn(&clone.whole, &next, &volume_key);
+        for label in [&label, &clone] {
+            let (.., again) = known.unlock(label).expect("it is known");
+            assert!(*again == *volume_key);
+        }
+        // Of a volume made anew, with another key, nothing of before is.
+        let mut another = volume_key.clone();
+        another[0] ^= 1;
+        let third = sealed(other.newest(), state.block_bytes(), &label.whole, &another);
+        known.learn(&label.whole, &third, &another);
+        assert!(known.unlock(&label).is_none() && known.unlock(&clone).is_none());
+        let third = Label { state: third.encode(), ..label.clone() };
+        assert!(known.unlock(&third).is_some_and(|(.., key)| *key == *another));
     }
 
     fn refusal(label: &Label, key: &str) -> String {

@@ -11,8 +11,8 @@ use zeroize::Zeroizing;
 
 use crate::crypted::Unlocked;
 
-/// So many states of one volume are known, the newest ones: the label of a part has two.
-const STATES_MAX: usize = 4;
+/// So many states are known of the volumes of one UUID, the newest ones: the label of a part has two, and clones of a pool are of one UUID.
+pub(crate) const STATES_MAX: usize = 16;
 
 /// A key of blocks, in memory as long as its host; erased then.
 pub type VolumeKey = Zeroizing<[u8; VOLUME_KEY_BYTES]>;
@@ -24,26 +24,36 @@ pub struct KnownKeys(RefCell<Vec<Known>>);
 struct Known {
     whole: [u8; 16],
     key: VolumeKey,
-    /// What its label was found to keep, or may keep since it was written here.
+    /// What labels of it were found to keep, or may keep since they were written here.
     states: Vec<Vec<u8>>,
 }
 
+impl Known {
+    fn add(&mut self, state: Vec<u8>) {
+        self.states.retain(|known| *known != state);
+        self.states.push(state);
+        let surplus = self.states.len().saturating_sub(STATES_MAX);
+        self.states.drain(..surplus);
+    }
+}
+
 impl KnownKeys {
-    /// The volume of that UUID was opened by what its label keeps.
+    /// A volume of that UUID was opened by what its label keeps. What is known of others of the same key, its clones, stays.
     pub fn learn(&self, whole: &[u8; 16], state: &CryptState, key: &VolumeKey) {
         let mut all = self.0.borrow_mut();
-        all.retain(|known| known.whole != *whole);
-        all.push(Known { whole: *whole, key: key.clone(), states: vec![state.encode()] });
+        all.retain(|known| known.whole != *whole || known.key == *key);
+        if all.iter().all(|known| known.whole != *whole) {
+            all.push(Known { whole: *whole, key: key.clone(), states: Vec::new() });
+        }
+        let known = all.iter_mut().find(|known| known.whole == *whole).expect("it is there now");
+        known.add(state.encode());
     }
 
     /// The label of one that is known is going to keep that: the same key, wrapped by another.
     pub fn restates(&self, whole: &[u8; 16], state: &[u8]) {
         let mut all = self.0.borrow_mut();
         let Some(known) = all.iter_mut().find(|known| known.whole == *whole) else { return };
-        known.states.retain(|known| known != state);
-        known.states.push(state.to_vec());
-        let surplus = known.states.len().saturating_sub(STATES_MAX);
-        known.states.drain(..surplus);
+        known.add(state.to_vec());
     }
 
     /// What the label keeps, and the cipher of its blocks; none unless exactly that is known: what somebody else has put there is opened by a key file, or not at all (rule 19).

@@ -428,9 +428,8 @@ impl View<'_> {
             let state_dir = next.state_dir.clone();
             Box::new(move |pool| open_all(&specs, &state_dir, pool))
         };
-        let prepared =
-            self.inquiry.prepare(added.into_iter().map(open).collect(), PREPARE_PATIENCE);
-        prepared.map_err(|why| why.join("; "))?;
+        let opens = added.into_iter().map(open).collect();
+        self.inquiry.prepare(opens, PREPARE_PATIENCE).map_err(|why| why.join("; "))?;
         let (removed, weights) = (plan.removed.clone(), plan.weights.clone());
         let added = plan.added.iter().map(|export| export.name.clone()).collect();
         Ok(Some(ExportChange { removed, added, weights, all }))
