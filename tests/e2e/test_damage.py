@@ -2,7 +2,7 @@
 
 import json
 
-from harness import check
+from harness import check, until
 from node import Attachment, Target, image, refused, thinwire, uri
 from registry import test
 from test_mirrors import data_of
@@ -140,3 +140,44 @@ def of_a_tree_over_pools_these_are_checked_too(lab):
     check([pool["sound"] for pool in found["pools"]] == [True], found)
     said = tree.do("check", tree.of("home")).stdout
     check(f"{tree.of('pool')} is sound" in said, said)
+
+
+@test(seconds=120)
+def what_a_torn_label_may_have_said_is_not_written_over(lab):
+    """The newest label of a pool rots while the pool is not at rest: it is named, and nobody who repairs what stands on the pool, or the pool, writes over it unless told to. A pool that is damaged is
+    repaired before what stands on it, and what is only read is not repaired."""
+    images = [image(lab, f"{name}.img", MIB * 2) for name in ("data", "metadata", "leg")]
+    readonly = '[[volume]]\nname = "still"\nkind = "readonly"\nchildren = ["home"]\n'
+    tree = Checked(lab, volume("pool", "thin", *images[:2]) + volume("home", "mirror", "pool@part", images[2]) + readonly)
+    tree.do("create", tree.of("pool"))
+    tree.do("create", tree.of("pool@part"), "--size", "8M")
+    tree.do("create", tree.of("home"))
+    tree.do("resync", tree.of("home"))
+    refused(lab, "volume", "check", "--repair", tree.of("still"), *tree.run_dir, says=["is only read", "name the volume that it stands on"], code=2)
+    target = Target(lab, f"home={tree.of('home')}", name="node-a", over="raw", extra=tree.run_dir)
+    first = tree.generation(images[1])
+    thinwire(lab, "bench", uri(lab, "home", over="raw", node="node-a"), "--rw", "randwrite", "--runtime", "0.3", "--run-dir", lab.path("other"))
+    until("two commits", 30, lambda: tree.generation(images[1]) >= first + 2)
+    target.kill()
+    newest = COPIES[tree.generation(images[1]) % 2]
+    tear(images[1], newest)
+    before = open(images[1], "rb").read()
+    for name in "home", "pool":
+        refused(lab, "volume", "check", tree.of(name), *tree.run_dir, says=["sound"])
+        refused(lab, "volume", "check", "--repair", tree.of(name), *tree.run_dir, says=["is not repaired", "may be missing", "then say --force"])
+        check((tree.found(name, 1) if name == "pool" else tree.found(name, 1)["parts"][1])[{"pool": "labels"}.get(name, "why")], "it is told")
+    check(open(images[1], "rb").read() == before, "nothing was written")
+    found = tree.found("home", 0, "--repair", "--force", "--take-over")
+    check("may be missing" in found["parts"][1]["repaired"] and found["parts"][1]["state"] == "sound", found)
+    check("repaired" not in found["parts"][0] and tree.states("home", 0) == ["sound"] * 4, found)
+
+    # A pool that is damaged: nothing is written through it.
+    metadata = bytearray(open(images[1], "rb").read())
+    for at in range(1 << 20, len(metadata), 4096):
+        if any(metadata[at:at + 4096]):
+            metadata[at + 2000:at + 2006] = b"rotten"
+    tear(images[2], COPIES[(tree.generation(images[2]) + 1) % 2])
+    with open(images[1], "r+b") as file:
+        file.write(metadata)
+    refused(lab, "volume", "check", "--repair", tree.of("home"), *tree.run_dir, says=["see to that one first: thinwire volume check --repair", "#pool"])
+    check(open(images[1], "rb").read() == metadata, "nothing was written")

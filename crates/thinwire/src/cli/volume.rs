@@ -97,7 +97,8 @@ every node and every reference count in their metadata, and what each volume has
 that. A volume that an attachment or a target of this machine has open is refused.
 
 --repair opens a volume for writing, as any user of it, if a copy of a label or a block of a bitmap is torn and what is left says all: these are
-written anew, and the volume is let go of, and checked once more. Of a pool it puts counts right, so that what nobody has is free again, and what somebody has is
+written anew, and the volume is let go of, and checked once more. Where a copy of a label is torn that may have said more than what is left, as that of a pool which
+has not ended in order, or a pool below is not sound, nothing is written; for the first, --force does. Of a pool it puts counts right, so that what nobody has is free again, and what somebody has is
 not given to another; what is lost stays so.")]
     Check {
         /// Volumes or parts, or one pool
@@ -106,6 +107,9 @@ not given to another; what is lost stays so.")]
         /// Write anew what is torn of labels and bitmaps, or put right what is counted wrongly in a pool
         #[arg(long)]
         repair: bool,
+        /// With --repair: also where a label that is torn may have been the newest, and have said more than what is left
+        #[arg(long, requires = "repair")]
+        force: bool,
         /// With --repair: take parts away from the writer that holds them or is on record, fencing that one for good
         #[arg(long, requires = "repair")]
         take_over: bool,

@@ -170,15 +170,16 @@ pub fn run(args: &VolumeArgs) -> Outcome {
             let how = legs::Daring { force: false, degraded: *degraded, take_over: *take_over };
             legs::remove(volume, leg, how, common)
         }
-        VolumeAction::Check { parts, repair, take_over, common } => {
+        VolumeAction::Check { parts, repair, force, take_over, common } => {
+            let how = (*force, *take_over);
             match (&parts[..], parts.iter().any(|part| part.pool().is_some())) {
                 ([pool], true) if pool.inner().is_none() => {
-                    pool_check::check(pool, *repair, *take_over, common)
+                    pool_check::check(pool, *repair, how, common)
                 }
                 (_, true) => Err(Failure::usage(
                     "a pool is checked as a whole and by itself: name it alone, as FILE.toml#POOL, or its parts",
                 )),
-                (_, false) if *repair => check::repair(parts, *take_over, common),
+                (_, false) if *repair => check::repair(parts, how, common),
                 (_, false) => check::check(parts, common),
             }
         }

@@ -5,7 +5,6 @@ mod behind;
 
 use serde::Serialize;
 use thinwire_modules::meta::{Finding, SeenPart};
-use thinwire_modules::thin::PoolHead;
 
 use self::behind::{Behind, JsonBitmap, JsonSums, look_behind};
 use super::live::OpenElsewhere;
@@ -15,7 +14,6 @@ use super::{hex, options_of};
 use crate::cli::VolumeCommon;
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
-use crate::labelled::LOST_WITH_LABEL;
 use crate::last_resort::catch_signals;
 use crate::open::{Ending, let_go, open_volume};
 use crate::output;
@@ -49,9 +47,15 @@ struct JsonChecked {
     /// What the bitmap of a leg says, and that of a part with sums.
     bitmap: Option<JsonBitmap>,
     sums: Option<JsonSums>,
+    /// What was torn, and is written anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repaired: Option<String>,
     /// The next opening for writing writes anew what is wrong.
     #[serde(skip)]
     is_torn: bool,
+    /// A copy of its label that is torn may have said what no other one does.
+    #[serde(skip)]
+    is_in_doubt: bool,
 }
 
 #[derive(Serialize)]
@@ -127,20 +131,40 @@ pub fn check(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
 
 /// The same, behind an opening for writing if that puts something right: each label is written over the older of its two copies, which is the one that
 /// is torn, and a bitmap is written from what is known of its regions.
-pub fn repair(specs: &[VolumeSpec], take_over: bool, common: &VolumeCommon) -> Outcome {
+///
+/// Where what is torn may have said more than what is left, nothing is written, unless it is forced.
+pub fn repair(
+    specs: &[VolumeSpec],
+    (force, take_over): (bool, bool),
+    common: &VolumeCommon,
+) -> Outcome {
     let whole = |spec: &VolumeSpec| spec.writes_labels();
     if let Some(part) = specs.iter().find(|spec| !whole(spec)) {
         return Err(Failure::usage(format!(
             "{part} is repaired with the volume that it is a part of: name that, as FILE.toml#NAME"
         )));
     }
+    if let Some(read) = specs.iter().find(|spec| is_only_read(spec)) {
+        return Err(Failure::usage(format!(
+            "{read} is only read, and what is repaired is written: name the volume that it stands on, as FILE.toml#NAME"
+        )));
+    }
     refuse_open(specs, common)?;
     specs.iter().try_for_each(|spec| refuse_in_use(spec, "repairing it"))?;
+    let mut torn: Vec<JsonChecked> = Vec::new();
     for spec in specs {
         let found = find(std::slice::from_ref(spec), common)?;
         if !found.parts.iter().any(|part| part.is_torn) {
             continue;
         }
+        if let Some(pool) = found.pools.iter().find(|pool| !pool.sound) {
+            return Err(Failure::failed(format!(
+                "{spec} is not repaired: what is written goes through {pool}, which is not known to be sound; see to that one first: thinwire volume check --repair {pool}",
+                pool = pool.pool
+            )));
+        }
+        refuse_doubt(spec, &found.parts, force)?;
+        torn.extend(found.parts.into_iter().filter(|part| part.is_torn));
         let (signals, last_words) = catch_signals(2, &[spec])?;
         let mut options = options_of(common, &signals)?;
         options.take_over = take_over;
@@ -150,13 +174,54 @@ pub fn repair(specs: &[VolumeSpec], take_over: bool, common: &VolumeCommon) -> O
             .inspect_err(|failure| last_words.set(failure))?;
         let_go(&mut *open, Ending::Orderly)?;
     }
-    check(specs, common)
+    refuse_open(specs, common)?;
+    let mut found = find(specs, common)?;
+    for part in found.parts.iter_mut().filter(|part| !part.is_torn) {
+        let before = torn.iter().find(|before| before.volume == part.volume);
+        part.repaired = before.and_then(|before| before.why.clone());
+    }
+    say(&found, common.json)
+}
+
+/// Nobody who opens it writes to what it stands on.
+fn is_only_read(spec: &VolumeSpec) -> bool {
+    let VolumeSpec::Over { module, children, .. } = spec else { return false };
+    spec.cut().is_some() || module.name == "readonly" || children.iter().any(is_only_read)
+}
+
+/// What may be lost by it is nobody's to give up but the user's.
+fn refuse_doubt(spec: &VolumeSpec, parts: &[JsonChecked], force: bool) -> Outcome {
+    match parts.iter().find(|part| part.is_in_doubt && !force) {
+        None => Ok(()),
+        Some(JsonChecked { volume, why, .. }) => Err(Failure::failed(format!(
+            "{spec} is not repaired: of {volume}, {}. What may be left of that copy would be written over: keep a copy of that part, then say --force",
+            why.as_deref().unwrap_or_default()
+        ))),
+    }
+}
+
+/// What is wrong with labels of a pool, or below it, that may have said more than what is left; refused if it is to be repaired, and not by force.
+pub(super) fn doubts_of_pool(
+    pool: &VolumeSpec,
+    refuses: bool,
+    common: &VolumeCommon,
+) -> Outcome<Vec<String>> {
+    let parts = find_parts(&Wanted::of(std::slice::from_ref(pool)).parts, common)?.1;
+    refuse_doubt(pool, &parts, !refuses)?;
+    Ok(parts.iter().filter(|part| part.is_in_doubt).map(label_line).collect())
+}
+
+type Looked = Vec<Outcome<(SeenPart, Behind)>>;
+
+fn find_parts(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome<(Looked, Vec<JsonChecked>)> {
+    let looked = look_further(specs, common, look_behind)?;
+    let parts = specs.iter().zip(&looked).map(checked).collect();
+    Ok((looked, parts))
 }
 
 fn find(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome<Checked> {
     let Wanted { parts: specs, pools } = Wanted::of(specs);
-    let looked = look_further(&specs, common, look_behind)?;
-    let parts: Vec<_> = specs.iter().zip(&looked).map(checked).collect();
+    let (looked, parts) = find_parts(&specs, common)?;
     let seen: Vec<_> = looked.into_iter().map(|seen| seen.map(|(seen, _)| seen)).collect();
     let mut volumes = Vec::new();
     for (uuid, places) in wholes_of(&seen) {
@@ -217,7 +282,9 @@ fn checked((spec, seen): (&VolumeSpec, &Outcome<(SeenPart, Behind)>)) -> JsonChe
         held: matches!(seen, Ok((_, Behind { is_held: true, .. }))),
         bitmap: None,
         sums: None,
+        repaired: None,
         is_torn: false,
+        is_in_doubt: false,
     };
     let ((label, passed_over, is_content), behind) = match seen
         .as_ref()
@@ -238,9 +305,8 @@ fn checked((spec, seen): (&VolumeSpec, &Outcome<(SeenPart, Behind)>)) -> JsonChe
             "the other copy of its label {fault}; the part serves, and the next opening for writing writes that copy anew"
         ));
     }
-    if passed_over.is_some() && PoolHead::is_at_rest(label) == Some(false) {
-        wrong.push(LOST_WITH_LABEL.into());
-    }
+    let doubt = passed_over.as_ref().and_then(|_| behind.doubt(label));
+    wrong.extend(doubt.map(str::to_owned));
     if !label.may_write() {
         wrong.push(
             "its label has features that allow only reading to this program: to write, use the one that wrote it"
@@ -269,15 +335,18 @@ fn checked((spec, seen): (&VolumeSpec, &Outcome<(SeenPart, Behind)>)) -> JsonChe
         held: behind.is_held,
         bitmap: behind.bitmap(),
         sums: behind.sums(),
+        repaired: None,
         is_torn: is_content && (passed_over.is_some() || behind.is_torn()),
+        is_in_doubt: doubt.is_some(),
     }
 }
 
 fn part_line(part: &JsonChecked) -> String {
     let notes = part.bitmap.iter().filter_map(JsonBitmap::note);
     let notes: Vec<_> = notes.chain(part.sums.iter().filter_map(JsonSums::note)).collect();
+    let repaired = part.repaired.iter().map(|what| format!("repaired: {what}")).collect();
     let line = label_line(part);
-    [vec![line], notes].concat().join("; ")
+    [vec![line], notes, repaired].concat().join("; ")
 }
 
 fn label_line(part: &JsonChecked) -> String {

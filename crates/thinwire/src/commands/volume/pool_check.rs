@@ -4,6 +4,7 @@ use serde::Serialize;
 use thinwire_modules::meta::tree::TreeFinding;
 use thinwire_modules::thin::{PoolCheck, PoolFinding, PoolRepair};
 
+use super::check::doubts_of_pool;
 use super::pool::{OpenPool, refuse_used, with_pool};
 use crate::cli::VolumeCommon;
 use crate::error::{Failure, Outcome};
@@ -23,7 +24,7 @@ const ROUNDS_MAX: u64 = 8;
 #[derive(Serialize)]
 pub(super) struct JsonPoolCheck {
     schema: u32,
-    pool: String,
+    pub pool: String,
     pub sound: bool,
     /// Why nothing was found out.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,6 +32,9 @@ pub(super) struct JsonPoolCheck {
     /// How many counts were put right.
     repaired: u64,
     findings: Vec<JsonFinding>,
+    /// What is wrong with labels of its parts by which something may be lost.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    labels: Vec<String>,
 }
 
 /// What is wrong, and is not put right.
@@ -52,8 +56,15 @@ struct JsonLost {
 }
 
 /// Looks at a pool, which nobody uses, and puts right what can be if it is to be repaired.
-pub fn check(pool: &VolumeSpec, repair: bool, take_over: bool, common: &VolumeCommon) -> Outcome {
+/// Where a label that is torn may have said more than what is left, nothing is written, unless it is forced.
+pub fn check(
+    pool: &VolumeSpec,
+    repair: bool,
+    (force, take_over): (bool, bool),
+    common: &VolumeCommon,
+) -> Outcome {
     refuse_used(pool, common)?;
+    let labels = doubts_of_pool(pool, repair && !force, common)?;
     if repair {
         refuse_in_use(pool, "repairing it")?;
     }
@@ -80,7 +91,7 @@ pub fn check(pool: &VolumeSpec, repair: bool, take_over: bool, common: &VolumeCo
         found.append(&mut mixed);
         Ok((found, done))
     })?;
-    say(pool, &found, repaired, common.json)
+    say(pool, (&found, labels), (repair, repaired), common.json)
 }
 
 /// What is wrong with one that others stand on; why that is not known, if it is not.
@@ -117,14 +128,15 @@ impl JsonPoolCheck {
             why: None,
             repaired,
             findings: found.iter().map(finding).collect(),
+            labels: Vec::new(),
         }
     }
 
     /// The same for people.
     pub fn lines(&self) -> Vec<String> {
-        let JsonPoolCheck { pool, sound, why, repaired, findings, .. } = self;
-        let mut lines: Vec<_> =
-            findings.iter().take(SHOWN_MAX).map(|finding| finding.what.clone()).collect();
+        let JsonPoolCheck { pool, sound, why, repaired, findings, labels, .. } = self;
+        let shown = findings.iter().take(SHOWN_MAX).map(|finding| finding.what.clone());
+        let mut lines: Vec<_> = labels.iter().cloned().chain(shown).collect();
         if findings.len() > SHOWN_MAX {
             lines.push(format!("and {} more", findings.len() - SHOWN_MAX));
         }
@@ -167,13 +179,24 @@ fn put_right(open: &mut OpenPool<'_>, found: &[PoolFinding]) -> Outcome<u64> {
     Ok(repair.done())
 }
 
-fn say(pool: &VolumeSpec, found: &[PoolFinding], repaired: u64, is_json: bool) -> Outcome {
+fn say(
+    pool: &VolumeSpec,
+    (found, labels): (&[PoolFinding], Vec<String>),
+    (repair, repaired): (bool, u64),
+    is_json: bool,
+) -> Outcome {
+    // What was torn is written anew by whoever repairs.
+    let is_in_doubt = !repair && !labels.is_empty();
     let json = JsonPoolCheck::of(pool, found, repaired);
+    let json = JsonPoolCheck { sound: json.sound && !is_in_doubt, labels, ..json };
     match is_json {
         true => output::say_json(&json)?,
         false => output::say(&output::printable(&json.lines().join("\n")))?,
     }
     match what_to_do(found, repaired > 0) {
+        None if is_in_doubt => Err(Failure::failed(format!(
+            "{pool}: what is left is sound; keep a copy of the part whose label is torn before the pool is opened for writing"
+        ))),
         None => Ok(()),
         Some(what) => Err(Failure::failed(format!("{pool}: {} findings. {what}", found.len()))),
     }

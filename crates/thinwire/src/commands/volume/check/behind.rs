@@ -3,7 +3,7 @@
 use serde::Serialize;
 use thinwire_modules::meta::tree::TreeState;
 use thinwire_modules::meta::{Finding, Label, SeenPart};
-use thinwire_modules::mirror::{MirrorState, SeenBitmap};
+use thinwire_modules::mirror::{LegState, MirrorState, SeenBitmap};
 use thinwire_modules::thin::PoolHead;
 use thinwire_modules::{
     Crypt, CryptState, Integrity, IntegrityState, SUM_BITMAP_OFFSETS, SeenSums, SumLayout,
@@ -13,8 +13,14 @@ use thinwire_modules::{
 use super::super::create::read_from;
 use super::super::dump::read_bitmap;
 use crate::error::Outcome;
+use crate::labelled::LOST_WITH_LABEL;
 use crate::open::OpenVolume;
 use crate::signals::Signals;
+
+/// The same of the label of a leg.
+const LOST_DROP: &str = "by its bitmap the mirror was being written, so that may have said that another leg was dropped, which would then pass for being in sync without what was written last";
+/// Of that of another part.
+const LOST_OPENING: &str = "the volume was being opened for writing, so that may have said that this came, and what the volume has grown by or was given then";
 
 /// What was found there.
 #[derive(Default)]
@@ -71,6 +77,30 @@ impl Behind {
     pub fn is_torn(&self) -> bool {
         self.bitmap.as_ref().is_some_and(|seen| seen.bad_blocks > 0)
             || self.sums.is_some_and(|seen| seen.bad_blocks > 0)
+    }
+
+    /// What may be lost where the label that was passed over was newer than this one; none if that said nothing more than this and the other parts do.
+    pub fn doubt(&self, label: &Label) -> Option<&'static str> {
+        let is_pool = label.module.has_volumes() && label.role == 1;
+        if is_pool && PoolHead::is_at_rest(label) != Some(true) {
+            return Some(LOST_WITH_LABEL);
+        }
+        if !label.module.is_mirror() {
+            return (label.next_opening != [0; 16]).then_some(LOST_OPENING);
+        }
+        let state = MirrorState::decode(&label.state).ok();
+        let others = |state: MirrorState| {
+            let others = state.legs.iter().enumerate();
+            others
+                .filter(|(leg, how)| *leg != usize::from(label.role) && **how == LegState::InSync)
+                .count()
+        };
+        let may_be_dropped = state.is_none_or(|state| others(state) > 0);
+        // What is written behind a drop sets bits of the leg here that stay.
+        let is_alike = self.bitmap.as_ref().is_some_and(|seen| {
+            seen.bad_blocks == 0 && seen.lacking.iter().all(|lacking| *lacking == 0)
+        });
+        (may_be_dropped && !is_alike).then_some(LOST_DROP)
     }
 
     pub fn bitmap(&self) -> Option<JsonBitmap> {
@@ -181,10 +211,12 @@ fn wrong_state(label: &Label) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use thinwire_modules::meta::{NewPart, NewWhole, label_parts};
+    use thinwire_modules::mirror::{LeftAt, NO_GENERATION};
     use thinwire_modules::{Module, Options};
     use thinwire_volume::Identity;
 
     use super::*;
+    use crate::mirrored::Entropy;
 
     fn label(kind: &str) -> Label {
         let (module, options) = (Module::find(kind).unwrap(), &Options::default());
@@ -219,6 +251,36 @@ mod tests {
         let mut pool = label("thin");
         pool.state = vec![1; 8];
         assert_eq!(wrong_state(&pool).len(), 1);
+    }
+
+    #[test]
+    fn a_label_that_was_passed_over_is_in_doubt_where_it_may_have_said_more() {
+        let nothing = Behind::default();
+        let mut linear = label("linear");
+        assert_eq!(nothing.doubt(&linear), None);
+        linear.next_opening = [1; 16];
+        assert_eq!(nothing.doubt(&linear), Some(LOST_OPENING));
+
+        let bitmap = |lacking: &[u64]| {
+            let seen = SeenBitmap { regions: 9, lacking: lacking.to_vec(), bad_blocks: 0 };
+            Behind { bitmap: Some(seen), ..Behind::default() }
+        };
+        let mut leg = label("mirror");
+        let states = MirrorState::of_new(2, (leg.whole_bytes, 4096), 0, &mut Entropy);
+        let mut state = states[0].clone();
+        state.legs[1] = LegState::InSync;
+        leg.state = state.encode();
+        assert_eq!(bitmap(&[0, 0]).doubt(&leg), None, "nothing was written since both were alike");
+        assert_eq!(bitmap(&[0, 1]).doubt(&leg), Some(LOST_DROP));
+        assert_eq!(nothing.doubt(&leg), Some(LOST_DROP), "nobody knows");
+        state.legs[1] = LegState::Behind { at: LeftAt { last: [1; 16], or: NO_GENERATION } };
+        leg.state = state.encode();
+        assert_eq!(bitmap(&[0, 1]).doubt(&leg), None, "it was dropped before");
+
+        let mut pool = label("thin");
+        assert_eq!(nothing.doubt(&pool), None, "that of the data");
+        pool.role = 1;
+        assert_eq!(nothing.doubt(&pool), Some(LOST_WITH_LABEL));
     }
 
     #[test]
