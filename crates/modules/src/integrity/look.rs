@@ -40,8 +40,14 @@ pub fn sum_bitmap_bytes(label: &Label, state: &IntegrityState) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
-/// What these bytes of both copies say, by the part's label and the state in that. What is not given counts as torn.
-pub fn look_at_sums(label: &Label, state: &IntegrityState, copies: [&[u8]; 2]) -> SeenSums {
+/// What these bytes of both copies say, by the part's label and the state in that. What is not given counts as torn. Of blocks that are `unread`, counted from 0,
+/// a copy cannot be read, which may be the newer one: all of their regions count as open.
+pub fn look_at_sums(
+    label: &Label,
+    state: &IntegrityState,
+    copies: [&[u8]; 2],
+    unread: &[usize],
+) -> SeenSums {
     let regions = regions(label, state);
     let mut seen = SeenSums { regions, open: 0, bad_blocks: 0, torn_copies: 0 };
     let blocks = sum_bitmap_bytes(label, state) as usize / BLOCK_BYTES;
@@ -62,7 +68,8 @@ pub fn look_at_sums(label: &Label, state: &IntegrityState, copies: [&[u8]; 2]) -
         let torn = (0..2).filter(|&copy| said[copy].is_none() && !never_written(copy)).count();
         match said.into_iter().flatten().max_by_key(|(_, number)| *number) {
             Some((all, _)) => {
-                seen.open += all[..count].iter().filter(|region| **region != 0).count() as u64;
+                let is_open = |region: &&u8| **region != 0 || unread.contains(&block);
+                seen.open += all[..count].iter().filter(is_open).count() as u64;
                 seen.torn_copies += torn as u64;
             }
             None => {
@@ -106,13 +113,15 @@ mod tests {
         let state = IntegrityState::new(label.whole_bytes);
         let regions = label.whole_bytes.div_ceil(state.region_bytes());
         let (old, new) = (copy(&label, &state, 6, &[0, 1, 2]), copy(&label, &state, 7, &[3]));
-        let seen = |copies: [&[u8]; 2]| look_at_sums(&label, &state, copies);
+        let seen = |copies: [&[u8]; 2]| look_at_sums(&label, &state, copies, &[]);
         let sound = SeenSums { regions, open: 1, bad_blocks: 0, torn_copies: 0 };
         assert_eq!(seen([&old, &new]), sound);
         let mut torn = new.clone();
         torn[4000] ^= 1;
         let older = SeenSums { open: 3, torn_copies: 1, ..sound };
         assert_eq!(seen([&old, &torn]), older);
+        let unread = look_at_sums(&label, &state, [&old, &torn], &[0]);
+        assert_eq!(unread, SeenSums { open: regions, torn_copies: 1, ..sound });
         // Never written is not torn.
         let zero = [0; BLOCK_BYTES];
         assert_eq!(seen([&zero, &new]), sound);

@@ -13,7 +13,7 @@ use thinwire_modules::thin::{PoolHead, SeenWriters, look_at_writers};
 use thinwire_modules::{Integrity, IntegrityState, SumLayout};
 use thinwire_volume::KeptWriter;
 
-use super::create::read_from;
+use super::create::{ReadBlocks, read_blocks, read_from};
 use super::hex;
 use super::look::look_further;
 use crate::cli::VolumeCommon;
@@ -159,12 +159,12 @@ fn json_pool(label: &Label, writers: Option<&SeenWriters>) -> Option<JsonPool> {
     })
 }
 
-/// What stands behind the label of a leg.
+/// What stands behind the label of a leg, and which blocks of that cannot be read.
 pub(super) fn read_bitmap(
     part: &mut [Box<dyn OpenVolume>],
     seen: &SeenPart,
     signals: &Signals,
-) -> Outcome<Option<SeenBitmap>> {
+) -> Outcome<Option<(SeenBitmap, ReadBlocks)>> {
     let Ok(Finding::Label(found)) = &seen.found else { return Ok(None) };
     let label = &found.label;
     let state = label.module.is_mirror().then(|| MirrorState::decode(&label.state));
@@ -172,8 +172,8 @@ pub(super) fn read_bitmap(
     // No more of it is there, if the label lies.
     let room = part[0].volume().geometry().bytes.saturating_sub(BITMAP_OFFSET);
     let bytes = bitmap_bytes(label, &state).min(BITMAP_BYTES).min(room);
-    let bytes = read_from(part, 0, BITMAP_OFFSET, bytes, signals)?;
-    Ok(Some(look_at_bitmap(label, &state, &bytes)))
+    let read = read_blocks(part, 0, BITMAP_OFFSET, bytes, signals)?;
+    Ok(Some((look_at_bitmap(label, &state, &read.bytes), read)))
 }
 
 /// The same of any part.
@@ -182,7 +182,7 @@ fn read_further(
     seen: &SeenPart,
     signals: &Signals,
 ) -> Outcome<Further> {
-    let bitmap = read_bitmap(part, seen, signals)?;
+    let bitmap = read_bitmap(part, seen, signals)?.map(|(seen, _)| seen);
     let writers = match &seen.found {
         Ok(Finding::Label(found)) => {
             let mut read = |offset| read_from(part, 0, offset, NODE_BYTES as u64, signals);

@@ -10,7 +10,7 @@ use thinwire_modules::{
     look_at_sums, sum_bitmap_bytes,
 };
 
-use super::super::create::read_from;
+use super::super::create::{ReadBlocks, read_blocks};
 use super::super::dump::read_bitmap;
 use crate::error::Outcome;
 use crate::labelled::LOST_WITH_LABEL;
@@ -28,6 +28,8 @@ pub(super) struct Behind {
     pub is_held: bool,
     bitmap: Option<SeenBitmap>,
     sums: Option<SeenSums>,
+    /// It cannot be opened with what can be read of it.
+    pub is_unusable: bool,
     /// Each a sentence whose subject is not the part.
     pub wrong: Vec<String>,
 }
@@ -65,18 +67,28 @@ impl JsonBitmap {
 impl JsonSums {
     /// As of [`JsonBitmap::note`].
     pub fn note(&self) -> Option<String> {
-        let Self { regions, open, .. } = self;
-        (*open > 0).then(|| {
-            format!("open, and unverified where sums do not fit: {open} of {regions} regions")
-        })
+        let Self { regions, open, torn_copies, .. } = self;
+        let mut notes = Vec::new();
+        if *open > 0 {
+            notes.push(format!(
+                "open, and unverified where sums do not fit: {open} of {regions} regions"
+            ));
+        }
+        // Copies are written by turns: the next one goes where the torn one is.
+        if *torn_copies > 0 {
+            notes.push(format!(
+                "copies of blocks of its bitmap that are torn: {torn_copies}; the other copy of each stands, and the next write there writes them anew"
+            ));
+        }
+        (!notes.is_empty()).then(|| notes.join("; "))
     }
 }
 
 impl Behind {
     /// An opening for writing writes it anew; a copy of which the other one stands is, when something of its regions is written.
     pub fn is_torn(&self) -> bool {
-        self.bitmap.as_ref().is_some_and(|seen| seen.bad_blocks > 0)
-            || self.sums.is_some_and(|seen| seen.bad_blocks > 0)
+        !self.is_unusable && self.bitmap.as_ref().is_some_and(|seen| seen.bad_blocks > 0)
+            || !self.is_unusable && self.sums.is_some_and(|seen| seen.bad_blocks > 0)
     }
 
     /// What may be lost where the label that was passed over was newer than this one; none if that said nothing more than this and the other parts do.
@@ -126,28 +138,47 @@ pub(super) fn look_behind(
     };
     let label = &found.label;
     let mut behind = Behind { is_held, wrong: wrong_state(label), ..Behind::default() };
-    behind.bitmap = read_bitmap(part, seen, signals)?;
-    if let Some(SeenBitmap { bad_blocks: count @ 1.., .. }) = behind.bitmap {
+    let (bitmap, read) = read_bitmap(part, seen, signals)?.unzip();
+    behind.bitmap = bitmap;
+    let read = read.unwrap_or_default();
+    behind.wrong.extend(wrong_read(
+        &read,
+        "blocks of its bitmap",
+        "all of them are written anew when the mirror is opened for writing",
+    ));
+    let torn = behind.bitmap.as_ref().map_or(0, |seen| seen.bad_blocks);
+    let torn = torn.saturating_sub(read.unread.len() as u64);
+    if torn > 0 {
         behind.wrong.push(format!(
-            "blocks of its bitmap that are torn: {count}; of their regions each leg counts as lacking something, and gets it, when the mirror is opened for \
+            "blocks of its bitmap that are torn: {torn}; of their regions each leg counts as lacking something, and gets it, when the mirror is opened for \
              writing"
         ));
     }
     if label.module.name == Integrity::NAME
         && let Ok(state) = IntegrityState::decode(&label.state, label.whole_bytes)
     {
-        let sums = read_sums(part, label, &state, signals)?;
+        let (mut sums, copies) = read_sums(part, label, &state, signals)?;
+        for (copy, read) in copies.iter().enumerate() {
+            let what = format!("blocks of copy {copy} of its bitmap");
+            behind.wrong.extend(wrong_read(read, &what, "their regions count as open"));
+        }
+        let [first, second] = copies;
+        let neither = first.unread.iter().filter(|block| second.unread.contains(block)).count();
+        if neither > 0 {
+            behind.is_unusable = true;
+            behind.wrong.push(format!(
+                "blocks of its bitmap of which neither copy can be read: {neither}; it cannot be opened while that is so"
+            ));
+        }
+        // Of those it was said.
+        let unread = (first.unread.len() + second.unread.len() - 2 * neither) as u64;
+        sums.torn_copies = sums.torn_copies.saturating_sub(unread);
+        sums.bad_blocks = sums.bad_blocks.saturating_sub(neither as u64);
         behind.sums = Some(sums);
         if sums.bad_blocks > 0 {
             behind.wrong.push(format!(
                 "blocks of its bitmap of which no copy is whole: {}; what does not fit its sum in their regions passes for unverified until it is written",
                 sums.bad_blocks
-            ));
-        }
-        if sums.torn_copies > 0 {
-            behind.wrong.push(format!(
-                "copies of blocks of its bitmap that are torn: {}; the other copy of each stands, and they are written anew with the next write there",
-                sums.torn_copies
             ));
         }
     }
@@ -159,16 +190,25 @@ fn read_sums(
     label: &Label,
     state: &IntegrityState,
     signals: &Signals,
-) -> Outcome<SeenSums> {
-    let mut copies = [Vec::new(), Vec::new()];
+) -> Outcome<(SeenSums, [ReadBlocks; 2])> {
+    let mut copies = [ReadBlocks::default(), ReadBlocks::default()];
     for (copy, offset) in copies.iter_mut().zip(SUM_BITMAP_OFFSETS) {
         let from = label.data_start + offset;
         // No more of it is there, if the label lies.
         let room = part[0].volume().geometry().bytes.saturating_sub(from);
         let bytes = sum_bitmap_bytes(label, state).min(room);
-        *copy = read_from(part, 0, from, bytes, signals)?;
+        *copy = read_blocks(part, 0, from, bytes, signals)?;
     }
-    Ok(look_at_sums(label, state, [&copies[0], &copies[1]]))
+    let [first, second] = &copies;
+    let unread = [&first.unread[..], &second.unread].concat();
+    let seen = look_at_sums(label, state, [&first.bytes, &second.bytes], &unread);
+    Ok((seen, copies))
+}
+
+/// What cannot be read, and what that means; none if all can.
+fn wrong_read(read: &ReadBlocks, what: &str, means: &str) -> Option<String> {
+    let why = read.why?;
+    Some(format!("{what} that cannot be read: {}, {why}; {means}", read.unread.len()))
 }
 
 /// What its module has written into a label, and what cannot be.
@@ -295,6 +335,10 @@ mod tests {
         assert!(!behind.is_torn());
         let sums = SeenSums { regions: 9, open: 3, bad_blocks: 1, torn_copies: 1 };
         let torn = Behind { sums: Some(sums), ..Behind::default() };
-        assert!(torn.is_torn() && torn.sums().unwrap().note().unwrap().ends_with("3 of 9 regions"));
+        let note = torn.sums().unwrap().note().unwrap();
+        assert!(torn.is_torn() && note.contains("3 of 9 regions") && note.contains("are torn: 1;"));
+        let sums = SeenSums { regions: 9, open: 0, bad_blocks: 0, torn_copies: 1 };
+        let half = Behind { sums: Some(sums), ..Behind::default() };
+        assert!(!half.is_torn() && half.wrong.is_empty() && half.sums().unwrap().note().is_some());
     }
 }
