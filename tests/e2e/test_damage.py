@@ -6,6 +6,7 @@ from harness import check, until
 from node import Attachment, Target, image, refused, thinwire, uri
 from registry import test
 from test_mirrors import data_of
+from wide_volumes import Wide
 
 COPIES = (24 << 10, (512 + 24) << 10)
 # Where the bitmap of a leg begins, and the first copy of that of a part with sums.
@@ -18,6 +19,13 @@ def tear(path, at):
     with open(path, "r+b") as file:
         file.seek(at + 2000)
         file.write(b"rotten")
+
+
+def label_at(path, at):
+    """One of the copies of the label of a part, as bytes."""
+    with open(path, "rb") as file:
+        file.seek(at)
+        return file.read(4096)
 
 
 class Checked:
@@ -90,6 +98,15 @@ def of_a_tree_all_parts_are_checked(lab):
         tear(legs[0], at)
     found = tree.found("both", 1)
     check(found["parts"][0]["state"] == "serves" and found["parts"][0]["sums"]["bad_blocks"] == 1, found)
+    found = tree.found("both", 0, "--repair")
+    check(found["parts"][0]["state"] == "sound" and found["parts"][0]["sums"]["bad_blocks"] == 0, found)
+    check("no copy is whole: 1" in found["parts"][0]["repaired"], found)
+    # Of which one copy is torn the other stands: that is told, and no damage.
+    tear(legs[1], SUMS)
+    found = tree.found("both", 0)
+    check(found["parts"][1]["sums"]["torn_copies"] == 1 and found["parts"][1]["state"] == "sound", found)
+    check("the next write there writes them anew" in tree.do("check", tree.of("both")).stdout, "it is told")
+    check(tree.states("both", 0, "--repair") == ["sound"] * 8, "there is nothing to repair")
     tree.do("resync", tree.of("both"))
     thinwire(lab, "copy", "--verify", tree.of("both"), lab.path("after.raw"), *tree.run_dir)
     check(open(lab.path("after.raw"), "rb").read() == before, "all is as it was")
@@ -155,9 +172,9 @@ def what_a_torn_label_may_have_said_is_not_written_over(lab):
     tree.do("resync", tree.of("home"))
     refused(lab, "volume", "check", "--repair", tree.of("still"), *tree.run_dir, says=["is only read", "name the volume that it stands on"], code=2)
     target = Target(lab, f"home={tree.of('home')}", name="node-a", over="raw", extra=tree.run_dir)
-    first = tree.generation(images[1])
+    first = [label_at(images[1], at) for at in COPIES]
     thinwire(lab, "bench", uri(lab, "home", over="raw", node="node-a"), "--rw", "randwrite", "--runtime", "0.3", "--run-dir", lab.path("other"))
-    until("two commits", 30, lambda: tree.generation(images[1]) >= first + 2)
+    until("two commits", 30, lambda: all(label_at(images[1], at) != before for at, before in zip(COPIES, first)))
     target.kill()
     newest = COPIES[tree.generation(images[1]) % 2]
     tear(images[1], newest)
@@ -181,3 +198,59 @@ def what_a_torn_label_may_have_said_is_not_written_over(lab):
         file.write(metadata)
     refused(lab, "volume", "check", "--repair", tree.of("home"), *tree.run_dir, says=["see to that one first: thinwire volume check --repair", "#pool"])
     check(open(images[1], "rb").read() == metadata, "nothing was written")
+
+
+@test(seconds=90)
+def what_cannot_be_read_is_named(lab):
+    """Of a disk with sectors that cannot be read the part is named, with what that means for its bitmap, and all others are looked at."""
+    images = [image(lab, f"{name}.img", MIB) for name in "abcde"]
+
+    def text(*from_bytes):
+        sick = "".join(f'[[volume]]\nname = "bad{nth}"\nkind = "error"\n{more}children = ["{images[nth]}"]\n' for nth, more in enumerate(from_bytes))
+        sums = volume("sums0", "integrity", "bad1") + volume("sums1", "integrity", "bad2")
+        return sick + sums + volume("left", "mirror", "bad0", images[3]) + volume("both", "stripe", "left", "sums0", "sums1", images[4])
+
+    made = Checked(lab, text("", "", ""))
+    made.do("create", made.of("both"))
+    made.do("resync", made.of("both"))
+    check(made.states("both", 0) == ["sound"] * 8, "as it was made")
+    fails = [f"reads = 1\nfrom = {at}\n" for at in (BITMAP, SUMS, SUMS + (512 << 10))]
+    tree = Checked(lab, text(*fails))
+    found = tree.found("both", 1)
+    parts = {part["volume"].rsplit("#", 1)[-1].rsplit("/", 1)[-1]: part for part in found["parts"]}
+    check("blocks of its bitmap that cannot be read: 1" in parts["bad0"]["why"] and parts["bad0"]["bitmap"]["bad_blocks"] == 1, found)
+    check(parts["bad1"]["state"] == "unusable" and "neither copy can be read: 1" in parts["bad1"]["why"], found)
+    check(parts["bad2"]["state"] == "serves" and "copy 1 of its bitmap that cannot be read: 1" in parts["bad2"]["why"], found)
+    check(parts["bad2"]["sums"]["open"] == parts["bad2"]["sums"]["regions"], found)
+    check(parts["d.img"]["state"] == parts["e.img"]["state"] == "sound", found)
+
+
+@test(seconds=90)
+def use_elsewhere_is_no_damage(lab):
+    """A pool that somebody uses, and what stands on it, is said to be in use and was not checked; that is not told as damage."""
+    images = [image(lab, f"{name}.img", MIB * 2) for name in ("data", "metadata", "leg")]
+    tree = Checked(lab, volume("pool", "thin", *images[:2]) + volume("home", "stripe", "pool@part", images[2]))
+    tree.do("create", tree.of("pool"))
+    for name in "part", "other":
+        tree.do("create", tree.of(f"pool@{name}"), "--size", "8M")
+    tree.do("create", tree.of("home"))
+    disk = Attachment(lab, tree.of("pool@other"), name="other", timeout=40)
+    found = tree.found("home", 0)
+    check([pool["in_use"] for pool in found["pools"]] == [True], found)
+    check([part["state"] for part in found["parts"]][2:] == ["in use", "sound"] and found["parts"][2]["held"], found)
+    check("is in use, and was not checked" in tree.do("check", tree.of("home")).stdout, "it is said")
+    disk.detach()
+    found = tree.found("home", 0)
+    check(found["pools"][0]["sound"] and not found["pools"][0]["in_use"] and [part["state"] for part in found["parts"]] == ["sound"] * 4, found)
+
+
+@test(seconds=90)
+def a_snapshot_over_pools_is_checked(lab):
+    """A snapshot of a stripe over volumes of two pools: the snapshots that it is made of are its parts; it is only read, and not repaired."""
+    wide = Wide(lab, False)
+    wide.do("snapshot", wide.name, "one")
+    found = json.loads(wide.do("check", f"{wide.name}@one", "--json").stdout)
+    check([part["state"] for part in found["parts"]] == ["sound"] * 6, found)
+    check([whole["can_be_used"] for whole in found["volumes"]] == [True] * 3 and [pool["sound"] for pool in found["pools"]] == [True] * 2, found)
+    refused(lab, "volume", "check", "--repair", f"{wide.name}@one", *wide.run_dir, says=["is only read"], code=2)
+    refused(lab, "volume", "check", f"{wide.pools[0]}@part", *wide.run_dir, says=["with all of its volumes and snapshots"], code=2)

@@ -94,7 +94,8 @@ Changes nothing. Says of each part whether both copies of its label are sound, a
 each volume whether it can be used; where not, what is damaged, what still serves and what to do. Fails if anything is wrong. Of a
 volume, FILE.toml#NAME, all parts are looked at, down to those that it stands on at last, and of pools among these
 every node and every reference count in their metadata, and what each volume has lost. Data is not read: `thinwire volume scrub` does
-that. A volume that an attachment or a target of this machine has open is refused.
+that. A volume that an attachment or a target of this machine has open is refused; what is in use otherwise, as a pool below, is said to be, and is not checked, which is
+no failure. One torn copy of a block of the bitmap of a part with sums, of which the other one stands, is told and is none, either: the next write there writes it anew.
 
 --repair opens a volume for writing, as any user of it, if a copy of a label or a block of a bitmap is torn and what is left says all: these are
 written anew, and the volume is let go of, and checked once more. Where a copy of a label is torn that may have said more than what is left, as that of a pool which

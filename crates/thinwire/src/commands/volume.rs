@@ -177,7 +177,7 @@ pub fn run(args: &VolumeArgs) -> Outcome {
                     pool_check::check(pool, *repair, how, common)
                 }
                 (_, true) => Err(Failure::usage(
-                    "a pool is checked as a whole and by itself: name it alone, as FILE.toml#POOL, or its parts",
+                    "a pool is checked as a whole and by itself, with all of its volumes and snapshots: name it alone, as FILE.toml#POOL, or its parts",
                 )),
                 (_, false) if *repair => check::repair(parts, how, common),
                 (_, false) => check::check(parts, common),

@@ -4,6 +4,7 @@
 mod behind;
 
 use serde::Serialize;
+use thinwire_modules::cuts::cut_of;
 use thinwire_modules::meta::{Finding, SeenPart};
 
 use self::behind::{Behind, JsonBitmap, JsonSums, look_behind};
@@ -12,7 +13,7 @@ use super::look::{look_further, whole_of, wholes_of};
 use super::pool_check::{self, JsonPoolCheck};
 use super::{hex, options_of};
 use crate::cli::VolumeCommon;
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::guard::refuse_in_use;
 use crate::last_resort::catch_signals;
 use crate::open::{Ending, let_go, open_volume};
@@ -33,7 +34,7 @@ struct Checked {
 #[derive(Serialize)]
 struct JsonChecked {
     volume: String,
-    /// `sound`; `serves`, with something to put right; or `unusable`.
+    /// `sound`; `serves`, with something to put right; `unusable`; or `in use`, by somebody else, and not checked.
     state: &'static str,
     /// What is wrong, and what to do.
     why: Option<String>,
@@ -63,6 +64,8 @@ struct JsonCheckedWhole {
     name: String,
     uuid: String,
     can_be_used: bool,
+    /// Something that it is made of is in use, and was not checked.
+    in_use: bool,
     /// Why not, and what to do.
     why: Option<String>,
     /// How its legs stand, if that is not well.
@@ -71,11 +74,18 @@ struct JsonCheckedWhole {
     parts: Vec<String>,
 }
 
+/// The state of a part that somebody else has.
+const IN_USE: &str = "in use";
+
 /// What is looked at.
 #[derive(Default)]
 struct Wanted {
     parts: Vec<VolumeSpec>,
     pools: Vec<VolumeSpec>,
+    /// What volumes are described as being made of.
+    lists: Vec<Vec<VolumeSpec>>,
+    /// Parts, or what stands for them in a snapshot of a volume over several.
+    of_cuts: Vec<VolumeSpec>,
 }
 
 impl Wanted {
@@ -84,7 +94,7 @@ impl Wanted {
         let mut wanted = Wanted::default();
         for spec in specs {
             let before = wanted.parts.len();
-            wanted.go_down(spec);
+            wanted.go_down(spec, false);
             if wanted.parts.len() == before {
                 wanted.add(spec);
             }
@@ -92,11 +102,16 @@ impl Wanted {
         wanted
     }
 
-    fn go_down(&mut self, spec: &VolumeSpec) {
+    fn go_down(&mut self, spec: &VolumeSpec, is_cut: bool) {
         let VolumeSpec::Over { children, labels, .. } = spec else { return };
-        children.iter().for_each(|child| self.go_down(child));
+        let is_cut = is_cut || spec.cut().is_some();
+        children.iter().for_each(|child| self.go_down(child, is_cut));
         if *labels {
             children.iter().for_each(|child| self.add(child));
+            self.lists.push(children.clone());
+            if is_cut {
+                self.of_cuts.extend_from_slice(children);
+            }
         }
         if let Some((pool, _)) = spec.pool()
             && !self.pools.contains(&pool)
@@ -109,6 +124,40 @@ impl Wanted {
         if !self.parts.contains(part) {
             self.parts.push(part.clone());
         }
+    }
+}
+
+impl Wanted {
+    /// What was seen of snapshots of one cut stands for what they were cut of.
+    fn take_cuts(&self, looked: &mut Looked) {
+        let mut cuts: Vec<([u8; 16], u64)> = Vec::new();
+        for (spec, looked) in self.parts.iter().zip(looked) {
+            let Ok((seen, _)) = looked else { continue };
+            let Ok(Finding::Label(found)) = &seen.found else { continue };
+            let cut = cut_of(&found.label, seen.content);
+            let Some(id) = cut.filter(|_| self.of_cuts.contains(spec)) else { continue };
+            let first = cuts.iter().find(|(whole, _)| *whole == found.label.whole);
+            match first.map(|(_, id)| *id) {
+                // Of another one.
+                Some(other) if other != id => continue,
+                Some(_) => {}
+                None => cuts.push((found.label.whole, id)),
+            }
+            seen.content = found.label.content;
+        }
+    }
+
+    /// Something is in use of what is made of these parts too, as it is described.
+    fn is_in_use(&self, places: &[usize], parts: &[JsonChecked]) -> bool {
+        let busy: Vec<_> = (0..parts.len()).filter(|&at| parts[at].state == IN_USE).collect();
+        let is_with = |at: usize| {
+            let mut lists =
+                self.lists.iter().filter(|list| list.contains(&self.parts[at])).peekable();
+            // Of one that was named by itself nobody says what it is a part of.
+            lists.peek().is_none()
+                || lists.any(|list| places.iter().any(|&place| list.contains(&self.parts[place])))
+        };
+        busy.into_iter().any(is_with)
     }
 }
 
@@ -185,8 +234,8 @@ pub fn repair(
 
 /// Nobody who opens it writes to what it stands on.
 fn is_only_read(spec: &VolumeSpec) -> bool {
-    let VolumeSpec::Over { module, children, .. } = spec else { return false };
-    spec.cut().is_some() || module.name == "readonly" || children.iter().any(is_only_read)
+    let VolumeSpec::Over { children, .. } = spec else { return false };
+    spec.only_reads() || children.iter().any(is_only_read)
 }
 
 /// What may be lost by it is nobody's to give up but the user's.
@@ -206,27 +255,29 @@ pub(super) fn doubts_of_pool(
     refuses: bool,
     common: &VolumeCommon,
 ) -> Outcome<Vec<String>> {
-    let parts = find_parts(&Wanted::of(std::slice::from_ref(pool)).parts, common)?.1;
+    let parts = find_parts(&Wanted::of(std::slice::from_ref(pool)), common)?.1;
     refuse_doubt(pool, &parts, !refuses)?;
     Ok(parts.iter().filter(|part| part.is_in_doubt).map(label_line).collect())
 }
 
 type Looked = Vec<Outcome<(SeenPart, Behind)>>;
 
-fn find_parts(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome<(Looked, Vec<JsonChecked>)> {
-    let looked = look_further(specs, common, look_behind)?;
-    let parts = specs.iter().zip(&looked).map(checked).collect();
+fn find_parts(wanted: &Wanted, common: &VolumeCommon) -> Outcome<(Looked, Vec<JsonChecked>)> {
+    let mut looked = look_further(&wanted.parts, common, look_behind)?;
+    wanted.take_cuts(&mut looked);
+    let parts = wanted.parts.iter().zip(&looked).map(checked).collect();
     Ok((looked, parts))
 }
 
 fn find(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome<Checked> {
-    let Wanted { parts: specs, pools } = Wanted::of(specs);
-    let (looked, parts) = find_parts(&specs, common)?;
+    let wanted = Wanted::of(specs);
+    let (looked, parts) = find_parts(&wanted, common)?;
+    let Wanted { parts: specs, pools, .. } = &wanted;
     let seen: Vec<_> = looked.into_iter().map(|seen| seen.map(|(seen, _)| seen)).collect();
     let mut volumes = Vec::new();
     for (uuid, places) in wholes_of(&seen) {
         let of: Vec<_> = places.iter().filter_map(|&place| seen[place].clone().ok()).collect();
-        let (note, why) = match whole_of(&of, &places, &specs) {
+        let (note, why) = match whole_of(&of, &places, specs) {
             Ok(made) => (made.note, None),
             Err(why) => (None, Some(why)),
         };
@@ -234,6 +285,7 @@ fn find(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome<Checked> {
             name: places.iter().find_map(|&place| parts[place].name.clone()).unwrap_or_default(),
             uuid: hex(&uuid),
             can_be_used: why.is_none(),
+            in_use: why.is_some() && wanted.is_in_use(&places, &parts),
             why,
             note,
             parts: places.iter().map(|&place| specs[place].to_string()).collect(),
@@ -245,9 +297,9 @@ fn find(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome<Checked> {
 
 fn say(found: &Checked, is_json: bool) -> Outcome {
     let Checked { parts, volumes, pools, .. } = found;
-    let unsound = parts.iter().filter(|part| part.state != "sound").count();
-    let unusable = volumes.iter().filter(|volume| !volume.can_be_used).count();
-    let damaged = pools.iter().filter(|pool| !pool.sound).count();
+    let unsound = parts.iter().filter(|part| !["sound", IN_USE].contains(&part.state)).count();
+    let unusable = volumes.iter().filter(|volume| !volume.can_be_used && !volume.in_use).count();
+    let damaged = pools.iter().filter(|pool| !pool.sound && !pool.in_use).count();
     if is_json {
         output::say_json(found)?;
     } else {
@@ -290,6 +342,10 @@ fn checked((spec, seen): (&VolumeSpec, &Outcome<(SeenPart, Behind)>)) -> JsonChe
         .as_ref()
         .map(|(seen, behind)| (seen, &seen.found, behind))
     {
+        Err(why) if why.kind == FailureKind::Busy => {
+            let why = format!("is in use, and was not checked: {why}");
+            return JsonChecked { state: IN_USE, held: true, ..unusable(why) };
+        }
         Err(why) => return unusable(format!("cannot be opened: {why}")),
         Ok((_, Ok(Finding::Blank), _)) => {
             return unusable("has no label: it is no part, or was not made one to the end".into());
@@ -322,7 +378,7 @@ fn checked((spec, seen): (&VolumeSpec, &Outcome<(SeenPart, Behind)>)) -> JsonChe
     }
     JsonChecked {
         volume: spec.to_string(),
-        state: match (wrong.is_empty(), is_content) {
+        state: match (wrong.is_empty(), is_content && !behind.is_unusable) {
             (_, false) => "unusable",
             (true, _) => "sound",
             (false, _) => "serves",
@@ -369,6 +425,9 @@ fn whole_line(whole: &JsonCheckedWhole) -> String {
             let note = note.as_ref().map_or(String::new(), |note| format!("; {note}"));
             format!("{name:?} can be used: of {}{note}", parts.join(", "))
         }
+        Some(why) if whole.in_use => {
+            format!("{name:?} was not checked, as something of it is in use: {why}")
+        }
         Some(why) => format!("{name:?} cannot be used: {why}"),
     }
 }
@@ -395,7 +454,7 @@ mod tests {
         ];
         std::fs::write(&file, text.concat()).unwrap();
         let spec = |name: &str| format!("{}#{name}", file.display()).parse::<VolumeSpec>().unwrap();
-        let Wanted { parts, pools } = Wanted::of(&[spec("top"), spec("left")]);
+        let Wanted { parts, pools, .. } = Wanted::of(&[spec("top"), spec("left")]);
         let names: Vec<_> = parts.iter().map(VolumeSpec::to_string).collect();
         let ends = ["d.img", "m.img", "a.img", "#pool@x", "#left", "b.img"];
         assert_eq!(names.len(), ends.len(), "each once: {names:?}");
@@ -403,7 +462,7 @@ mod tests {
         assert_eq!(pools, [spec("pool")]);
         // What is made of nothing is a part itself.
         let leaf: VolumeSpec = "/srv/a.img".parse().unwrap();
-        let Wanted { parts, pools } = Wanted::of(std::slice::from_ref(&leaf));
+        let Wanted { parts, pools, .. } = Wanted::of(std::slice::from_ref(&leaf));
         assert_eq!((parts, pools.len()), (vec![leaf], 0));
     }
 }

@@ -10,7 +10,7 @@ use super::options_of;
 use crate::cli::VolumeCommon;
 use crate::control::{ControlClient, ControlError, ControlRequest, Response};
 use crate::cuts::CutStatus;
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::guard::refuse_in_use;
 use crate::last_resort::catch_signals;
 use crate::open::{Ending, OpenVolume, Wait, let_go, let_go_failed, open_volume};
@@ -219,9 +219,12 @@ pub(super) fn refuse_used(pool: &VolumeSpec, common: &VolumeCommon) -> Outcome {
     let Some(dir) = RunDir::open(&common.run_dir.run_dir)? else { return Ok(()) };
     match user_of(&dir, &wanted)? {
         None => Ok(()),
-        Some((_, who, _)) => Err(Failure::failed(format!(
-            "{who} uses the pool, and it changes meanwhile: detach it, or end it, first"
-        ))),
+        Some((_, who, _)) => Err(Failure {
+            kind: FailureKind::Busy,
+            message: format!(
+                "{who} uses the pool, and it changes meanwhile: detach it, or end it, first"
+            ),
+        }),
     }
 }
 

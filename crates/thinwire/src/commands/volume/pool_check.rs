@@ -7,7 +7,7 @@ use thinwire_modules::thin::{PoolCheck, PoolFinding, PoolRepair};
 use super::check::doubts_of_pool;
 use super::pool::{OpenPool, refuse_used, with_pool};
 use crate::cli::VolumeCommon;
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::guard::refuse_in_use;
 use crate::output;
 use crate::rundir::SCHEMA;
@@ -26,6 +26,8 @@ pub(super) struct JsonPoolCheck {
     schema: u32,
     pub pool: String,
     pub sound: bool,
+    /// Somebody else uses it: it was not checked.
+    pub in_use: bool,
     /// Why nothing was found out.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
@@ -35,6 +37,9 @@ pub(super) struct JsonPoolCheck {
     /// What is wrong with labels of its parts by which something may be lost.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     labels: Vec<String>,
+    /// What a user can do about it, where that is not said of why the command failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    todo: Option<String>,
 }
 
 /// What is wrong, and is not put right.
@@ -99,9 +104,13 @@ pub(super) fn look_at(pool: &VolumeSpec, common: &VolumeCommon) -> JsonPoolCheck
     let found = refuse_used(pool, common)
         .and_then(|()| with_pool(pool, (true, false), false, common, look));
     match found {
-        Ok(found) => JsonPoolCheck::of(pool, &found, 0),
+        Ok(found) => {
+            let todo = what_to_do(&found, false);
+            JsonPoolCheck { todo, ..JsonPoolCheck::of(pool, &found, 0) }
+        }
         Err(failure) => JsonPoolCheck {
             sound: false,
+            in_use: failure.kind == FailureKind::Busy,
             why: Some(failure.message),
             ..JsonPoolCheck::of(pool, &[], 0)
         },
@@ -125,16 +134,18 @@ impl JsonPoolCheck {
             schema: SCHEMA,
             pool: pool.to_string(),
             sound: found.is_empty(),
+            in_use: false,
             why: None,
             repaired,
             findings: found.iter().map(finding).collect(),
             labels: Vec::new(),
+            todo: None,
         }
     }
 
     /// The same for people.
     pub fn lines(&self) -> Vec<String> {
-        let JsonPoolCheck { pool, sound, why, repaired, findings, labels, .. } = self;
+        let JsonPoolCheck { pool, sound, why, repaired, findings, labels, todo, .. } = self;
         let shown = findings.iter().take(SHOWN_MAX).map(|finding| finding.what.clone());
         let mut lines: Vec<_> = labels.iter().cloned().chain(shown).collect();
         if findings.len() > SHOWN_MAX {
@@ -146,7 +157,11 @@ impl JsonPoolCheck {
         if *sound {
             lines.push(format!("{pool} is sound"));
         }
-        lines.extend(why.iter().map(|why| format!("{pool} cannot be checked: {why}")));
+        let said = if self.in_use { "is in use, and was not checked" } else { "cannot be checked" };
+        lines.extend(why.iter().map(|why| format!("{pool} {said}: {why}")));
+        lines.extend(todo.iter().map(|todo| {
+            format!("{pool} is not sound, and is seen to by itself, with `thinwire volume check [--repair] {pool}`. {todo}")
+        }));
         lines
     }
 }
