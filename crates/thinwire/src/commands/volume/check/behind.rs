@@ -87,8 +87,9 @@ impl JsonSums {
 impl Behind {
     /// An opening for writing writes it anew; a copy of which the other one stands is, when something of its regions is written.
     pub fn is_torn(&self) -> bool {
-        !self.is_unusable && self.bitmap.as_ref().is_some_and(|seen| seen.bad_blocks > 0)
-            || !self.is_unusable && self.sums.is_some_and(|seen| seen.bad_blocks > 0)
+        let is_bad = self.bitmap.as_ref().is_some_and(|seen| seen.bad_blocks > 0)
+            || self.sums.is_some_and(|seen| seen.bad_blocks > 0);
+        is_bad && !self.is_unusable
     }
 
     /// What may be lost where the label that was passed over was newer than this one; none if that said nothing more than this and the other parts do.
