@@ -145,6 +145,8 @@ pub struct Recorded<P> {
     tried: Option<WriterRecord>,
     /// The volume may keep a record.
     is_below: bool,
+    /// There was one in the place when that was asked last.
+    is_in_place: bool,
     /// Leaves have changed, and could not be stored with the record: when that is tried again, once the time is known.
     is_behind: bool,
     retry_at: Option<Time>,
@@ -184,6 +186,7 @@ impl<P: RecordPlace> Recorded<P> {
             settling: None,
             tried: None,
             is_below: false,
+            is_in_place: false,
             is_behind: false,
             retry_at: None,
             follows: false,
@@ -287,6 +290,7 @@ impl<P: RecordPlace> Recorded<P> {
                 DiskOpKind::LoadWriter(record) => {
                     let result = result.map_err(|errno| failed(Op::LoadWriter, error_kind(errno)));
                     let leaves = Some(self.place.remembered());
+                    self.is_in_place = result.is_ok() && *record != WriterRecord::default();
                     self.on_loaded(token, result.map(|()| KeptWriter { record: *record, leaves }))
                 }
                 _ => {
@@ -347,8 +351,13 @@ impl<P: RecordPlace> Recorded<P> {
         let is_refused = result.is_err_and(|error| error.kind == ErrorKind::Unsupported);
         let has_no_space = result.is_err_and(|error| error.kind == ErrorKind::NoSpace);
         let next = match step {
-            // It keeps none, and is full.
-            Step::Store if self.by == KeptBy::Volume && has_no_space && !self.is_below => {
+            // It keeps none, and is full: as before, where there was one before. A first one elsewhere nobody would find who takes this one's place.
+            Step::Store
+                if self.by == KeptBy::Volume
+                    && has_no_space
+                    && self.is_in_place
+                    && !self.is_below =>
+            {
                 Some(Step::InPlace)
             }
             Step::Store if self.by == KeptBy::Volume && is_refused => Some(Step::InPlace),

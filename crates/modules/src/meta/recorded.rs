@@ -119,6 +119,14 @@ impl RecordedWhole {
 /// What it comes to for who stores a record.
 fn kind_of(error: &LabelError) -> ErrorKind {
     match error {
+        // It may be there all the same, which one without room says is not so.
+        LabelError::Unflushed(error)
+        | LabelError::Unsettled(error)
+        | LabelError::Unwritten { error, .. }
+            if error.kind == ErrorKind::NoSpace =>
+        {
+            ErrorKind::Io
+        }
         LabelError::Unflushed(error)
         | LabelError::Unsettled(error)
         | LabelError::Unwritten { error, .. } => error.kind,

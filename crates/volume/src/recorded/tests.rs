@@ -3,7 +3,7 @@
 use super::*;
 use crate::leaves::LeafGrant;
 use crate::stores::NullStore;
-use crate::{Geometry, Identity, load_writer, store_writer};
+use crate::{ErrorKind, Geometry, Identity, load_writer, store_writer};
 
 mod refused;
 

@@ -36,6 +36,11 @@ fn what_a_full_volume_does_not_keep_is_in_the_file() {
     // Once there is room the next one is there.
     assert_eq!(load_writer(&mut gateway(&kept, &file, &[6])).unwrap().generation, 4);
     assert_eq!((kept.borrow().record.generation, file.borrow().record.generation), (4, 0));
+    // Nor does a first one go there: of that who takes this one's place would know nothing.
+    let (none, empty) = (Rc::default(), Rc::<RefCell<File>>::default());
+    let mut volume = over(Keeper { is_full: true, ..keeper(&none) }, &empty, &[5]);
+    assert_eq!(load_writer(&mut volume).unwrap_err().kind, ErrorKind::NoSpace);
+    assert!(none.borrow().is_none() && empty.borrow().stored.is_empty());
     // One that is kept is not given up for that.
     store_writer(&mut over(full(), &file, &[6]), WriterRecord::new(5, CLIENT, "node2")).unwrap();
     assert_eq!((kept.borrow().record.generation, file.borrow().record.generation), (5, 0));
