@@ -174,6 +174,10 @@ fn refuse_open(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
 /// Says of each part, and of what they make, what is wrong and what to do.
 pub fn check(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
     refuse_open(specs, common)?;
+    // Snapshots of one volume have parts of one name.
+    if let Some(cut) = specs.iter().find(|spec| specs.len() > 1 && spec.cut().is_some()) {
+        return Err(Failure::usage(format!("{cut} is a snapshot: check it by itself")));
+    }
     let found = find(specs, common)?;
     say(&found, common.json)
 }

@@ -12,7 +12,7 @@ use thinwire_modules::mirror::{MirrorState, find_mirror};
 use thinwire_modules::thin::{NewPool, block_bytes};
 use thinwire_modules::{Integrity, IntegrityState, Module, Options, SumLayout, SumMaking};
 use thinwire_runtime::clock::entropy_bytes;
-use thinwire_volume::{Completion, Io, IoError, Op};
+use thinwire_volume::{Completion, ErrorKind, Io, IoError, Op};
 
 use super::{JsonWhole, hex, options_of, read_labels, wait_for};
 use crate::cli::VolumeCommon;
@@ -452,6 +452,10 @@ pub(super) fn read_blocks(
         let length = BLOCK.min(bytes - at);
         match try_read(parts, part, offset + at, length, signals)? {
             Ok(bytes) => all.bytes.extend_from_slice(&bytes),
+            // Of what is away, or busy, no block says anything.
+            Err(error) if error.kind != ErrorKind::Io => {
+                return Err(Failure::failed(format!("its bitmap cannot be read: {error}")));
+            }
             Err(error) => {
                 all.bytes.resize(all.bytes.len() + length as usize, 0xff);
                 all.unread.push(block as usize);
