@@ -154,10 +154,11 @@ fn what_does_not_answer_is_named_and_the_rest_is_found() {
     let made = std::process::Command::new("mkfifo").arg(&hangs).status().unwrap();
     assert!(made.success());
     let patience = Duration::from_secs(1);
-    let scan = |places: &[PathBuf]| {
+    let scan_for = |patience, places: &[PathBuf]| {
         let began = Instant::now();
         (Scan::of(places, patience, look_or_hang), began.elapsed())
     };
+    let scan = |places: &[PathBuf]| scan_for(patience, places);
     // What hangs beside a folder costs what is in there nothing.
     let folder = dir.path().join("folder");
     std::fs::create_dir(&folder).unwrap();
@@ -165,7 +166,7 @@ fn what_does_not_answer_is_named_and_the_rest_is_found() {
     let made = std::process::Command::new("mkfifo").arg(&beside).status().unwrap();
     assert!(made.success());
     part_of([43, 44], &folder.join("inside"), 0, 1);
-    let (found, _) = scan(&[beside.clone(), folder.clone()]);
+    let (found, _) = scan_for(5 * patience, &[beside.clone(), folder.clone()]);
     assert_eq!(found.find(&[43; 16]), Ok(folder.join("inside")));
     drop(OpenOptions::new().write(true).open(&beside).unwrap());
     for places in [vec![dir.path().to_owned()], vec![hangs.clone(), sound.clone()]] {
