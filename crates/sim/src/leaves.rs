@@ -91,11 +91,13 @@ impl LeafMemory {
             had.retain(|c| c.is_held() && gap.contains(&c.generation));
             is_in_vain &= had.iter().all(|c| c.holder == *me);
             // One of its own that is written down as unused is no gap; nor is one of anybody who has only had it, as its target knows that
-            // has granted them all. Strangers are no users of a target.
+            // has granted them all. Strangers are no users of a target, and guests do not write.
             let granted = medium.commits_since_read();
             let is_noted =
                 |c: &WriterRecord| c.holder == *me && self.notes.has_noted(leaf, c.generation);
-            if had.iter().all(is_noted) || had.iter().all(|c| granted.contains(c)) {
+            if had.iter().all(is_noted)
+                || (!medium.has_users() && had.iter().all(|c| granted.contains(c)))
+            {
                 let text =
                     format!("the gateway fences its writer for leaf {leaf}, which nobody had");
                 self.breach.get_or_insert(text);

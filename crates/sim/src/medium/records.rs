@@ -50,6 +50,8 @@ pub(super) struct Records {
     commits: Vec<WriterRecord>,
     /// How many of them there were when a process read the record last.
     found: usize,
+    /// Somebody else than a gateway that stands on it has written through its target.
+    has_users: bool,
     /// Those that could not be stored, and those of them whose holder was told so.
     failed: Vec<WriterRecord>,
     denied: Vec<WriterRecord>,
@@ -322,6 +324,16 @@ impl MediumHandle {
     pub fn commits_since_read(&self) -> Vec<WriterRecord> {
         let records = &self.medium.borrow().records;
         records.commits[records.found..].to_vec()
+    }
+
+    /// Somebody else than a gateway that stands on it writes through its target, or has.
+    pub fn note_user(&self) {
+        self.medium.borrow_mut().records.has_users = true;
+    }
+
+    /// Whether that was said.
+    pub fn has_users(&self) -> bool {
+        self.medium.borrow().records.has_users
     }
 
     /// The last of them: who is on record.

@@ -235,6 +235,7 @@ fn rule_03_who_takes_a_leaf_over_silences_the_gateway() {
         g.s.world.clients[thief].keeps_log = true;
         g.s.world.clients[thief].config.take_over = true;
         g.s.attach(thief);
+        g.media[5].note_user();
         let stolen = g.s.submit(thief, Op::Write, at(0, LEAF));
         for (op, range) in [
             (Op::Read, at(0, 1)),
