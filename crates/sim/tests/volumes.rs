@@ -157,7 +157,7 @@ fn canaries_that_need_one_moment_are_found_by_trying_all() {
     found_by_enumeration(Canary::Pool(PoolCanary::FuaWithoutMap), 0..20);
     found_by_enumeration(Canary::Pool(PoolCanary::FlushWithoutCommit), 0..20);
     // Rule 21.
-    found_by_enumeration(Canary::WriteBack(WriteBackCanary::FlushFirst), 0..20);
+    found_by_enumeration(Canary::WriteBack(WriteBackCanary::FlushFirst), 0..80);
     found_by_enumeration(Canary::WriteBack(WriteBackCanary::DurableInMemory), 0..20);
 }
 
