@@ -435,15 +435,21 @@ fn leaves_that_could_not_be_stored_are_stored_later() {
     }
 }
 
-/// Whoever dies before that fences its writer for nothing, and lets nobody in whom it would have fenced.
-#[test]
-fn leaves_that_are_not_stored_fence_a_writer_for_nothing() {
+/// A gateway that serves with its leaves on record, the next of which cannot be stored.
+fn followed_on_a_full_disk() -> (Rc<RefCell<File>>, Recorded<Place>, HeldLeaves) {
     let file = held(3, &[4]);
     let mut volume = open(&file, &[5]);
     let leaves = HeldLeaves::default();
     volume.follow(leaves.clone());
     load_writer(&mut volume).unwrap();
     (file.borrow_mut().fails, file.borrow_mut().writes_nothing) = (1, true);
+    (file, volume, leaves)
+}
+
+/// Whoever dies before that fences its writer for nothing, and lets nobody in whom it would have fenced.
+#[test]
+fn leaves_that_are_not_stored_fence_a_writer_for_nothing() {
+    let (file, mut volume, leaves) = followed_on_a_full_disk();
     // A leg has come back, under another grant.
     leaves.set(granted(&[7]));
     volume.poll(&mut Vec::new());
@@ -455,12 +461,7 @@ fn leaves_that_are_not_stored_fence_a_writer_for_nothing() {
 /// A record that goes with the next one has the leaves, and nothing more is tried.
 #[test]
 fn the_next_record_has_leaves_that_could_not_be_stored() {
-    let file = held(3, &[4]);
-    let mut volume = open(&file, &[5]);
-    let leaves = HeldLeaves::default();
-    volume.follow(leaves.clone());
-    load_writer(&mut volume).unwrap();
-    (file.borrow_mut().fails, file.borrow_mut().writes_nothing) = (1, true);
+    let (file, mut volume, leaves) = followed_on_a_full_disk();
     leaves.set(granted(&[5, 1]));
     volume.poll(&mut Vec::new());
     volume.poll(&mut Vec::new());
