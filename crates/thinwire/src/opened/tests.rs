@@ -332,12 +332,10 @@ fn in_a_hurry(dir: &TempDir) -> VolumeOptions {
     options
 }
 
-/// Nobody is told of a sync before all that began earlier on the same file system have been heard of: who let go of one volume while the other
-/// stands still would wait for ever.
-#[test]
-fn volumes_are_let_go_of_beside_each_other() {
-    let dir = TempDir::new("opened-together");
-    let (host, options, asked) = (Host::new().unwrap(), in_a_hurry(&dir), Rc::default());
+/// Opens two files, puts something over each, and lets go of both, which comes to an end.
+fn let_go_of_two(folder: &str, wrapped: impl Fn(&str, Box<dyn Volume>) -> Box<dyn Volume>) {
+    let dir = TempDir::new(folder);
+    let (host, options) = (Host::new().unwrap(), in_a_hurry(&dir));
     let mut open = ["a.img", "b.img"].map(|name| {
         let path = dir.path().join(name);
         std::fs::write(&path, [0; 1 << 16]).unwrap();
@@ -345,11 +343,19 @@ fn volumes_are_let_go_of_beside_each_other() {
         let tree = Tree::open(&host, &spec, &options, DiskOptions::default(), None).unwrap();
         let leaf = tree.bottom.leaves[0].local().unwrap();
         leaf.keep_grant();
-        leaf.wrap(|sound| Box::new(Hangs::new(sound, &asked, 2)));
+        leaf.wrap(|sound| wrapped(name, sound));
         over(&host, tree, &options, Duration::from_secs(5))
     });
     let ended = let_go_together(&host, &mut open, |_| Ending::Orderly);
     assert_eq!(ended.unwrap(), Unheard::default());
+}
+
+/// Nobody is told of a sync before all that began earlier on the same file system have been heard of: who let go of one volume while the other
+/// stands still would wait for ever.
+#[test]
+fn volumes_are_let_go_of_beside_each_other() {
+    let asked = Rc::default();
+    let_go_of_two("opened-together", |_, sound| Box::new(Hangs::new(sound, &asked, 2)));
 }
 
 /// A volume that is not in order before somebody asks it how its sync has ended.
@@ -391,23 +397,11 @@ impl Volume for Late {
 /// The last sync of one that is in order waits for what one has begun that is not.
 #[test]
 fn who_is_not_in_order_yet_is_let_go_of_first() {
-    let dir = TempDir::new("opened-late");
-    let (host, options, asked) = (Host::new().unwrap(), in_a_hurry(&dir), Rc::default());
-    let mut open = ["a.img", "b.img"].map(|name| {
-        let path = dir.path().join(name);
-        std::fs::write(&path, [0; 1 << 16]).unwrap();
-        let spec = VolumeSpec::Path(path);
-        let tree = Tree::open(&host, &spec, &options, DiskOptions::default(), None).unwrap();
-        let leaf = tree.bottom.leaves[0].local().unwrap();
-        leaf.keep_grant();
-        leaf.wrap(|sound| match name {
-            "a.img" => Box::new(Hangs::new(sound, &asked, 2)),
-            _ => Box::new(Late { sound, asked: Rc::clone(&asked), is_wound_up: false }),
-        });
-        over(&host, tree, &options, Duration::from_secs(5))
+    let asked: Rc<Cell<usize>> = Rc::default();
+    let_go_of_two("opened-late", |name, sound| match name {
+        "a.img" => Box::new(Hangs::new(sound, &asked, 2)),
+        _ => Box::new(Late { sound, asked: Rc::clone(&asked), is_wound_up: false }),
     });
-    let ended = let_go_together(&host, &mut open, |_| Ending::Orderly);
-    assert_eq!(ended.unwrap(), Unheard::default());
 }
 
 /// As above: what a volume stands on, and what the pool does that it has a volume of.
