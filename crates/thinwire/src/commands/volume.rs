@@ -25,6 +25,7 @@ mod legs;
 mod legs_live;
 mod live;
 mod look;
+mod parts;
 mod pool;
 mod pool_check;
 mod rekey;

@@ -12,8 +12,8 @@ use thinwire_modules::mirror::{MirrorState, find_mirror};
 use thinwire_modules::thin::{NewPool, block_bytes};
 use thinwire_modules::{Integrity, IntegrityState, Module, Options, SumLayout, SumMaking};
 use thinwire_runtime::clock::entropy_bytes;
-use thinwire_volume::{Completion, ErrorKind, Io, IoError, Op};
 
+use super::parts::read;
 use super::{JsonWhole, hex, options_of, read_labels, wait_for};
 use crate::cli::VolumeCommon;
 use crate::crypted::new_state;
@@ -31,8 +31,6 @@ use crate::rundir::SCHEMA;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
-/// Bytes of a block of a bitmap.
-const BLOCK: u64 = 4096;
 /// So long one part is waited for while others end, too.
 const GLANCE: Duration = Duration::from_millis(2);
 
@@ -365,107 +363,6 @@ fn whole_bytes(
     })
 }
 
-/// One I/O, to its end.
-fn io_of(
-    parts: &mut [Box<dyn OpenVolume>],
-    at: usize,
-    io: Io,
-    signals: &Signals,
-) -> Outcome<Completion> {
-    parts[at].volume().submit(io);
-    let mut done: Vec<Completion> = Vec::new();
-    wait_for(parts, at, signals, |volume| {
-        volume.poll(&mut done);
-        done.pop()
-    })
-}
-
-/// The first bytes of a part.
-pub(super) fn read(
-    parts: &mut [Box<dyn OpenVolume>],
-    part: usize,
-    bytes: u64,
-    signals: &Signals,
-) -> Outcome<Vec<u8>> {
-    read_from(parts, part, 0, bytes, signals)
-}
-
-/// So many bytes of a part, from an offset on.
-pub(super) fn read_from(
-    parts: &mut [Box<dyn OpenVolume>],
-    part: usize,
-    offset: u64,
-    bytes: u64,
-    signals: &Signals,
-) -> Outcome<Vec<u8>> {
-    let all = try_read(parts, part, offset, bytes, signals)?;
-    all.map_err(|e| Failure::failed(format!("cannot be read: {e}")))
-}
-
-/// The same; why the volume does not give them is told apart from why nobody could ask.
-fn try_read(
-    parts: &mut [Box<dyn OpenVolume>],
-    part: usize,
-    offset: u64,
-    bytes: u64,
-    signals: &Signals,
-) -> Outcome<Result<Vec<u8>, IoError>> {
-    let longest = u64::from(parts[part].volume().geometry().io_bytes_max);
-    let mut all = Vec::new();
-    while (all.len() as u64) < bytes {
-        let at = all.len() as u64;
-        let io = Io::new(0, Op::Read, offset + at, longest.min(bytes - at));
-        let read = io_of(parts, part, io, signals)?;
-        if let Err(error) = read.result {
-            return Ok(Err(error));
-        }
-        all.extend_from_slice(&read.data.to_vec());
-    }
-    Ok(Ok(all))
-}
-
-/// What can be read of blocks of 4096 bytes.
-#[derive(Default)]
-pub(super) struct ReadBlocks {
-    /// Of a block that cannot be read all bits are set, which is no block of a bitmap.
-    pub bytes: Vec<u8>,
-    /// Those that cannot, counted from 0.
-    pub unread: Vec<usize>,
-    /// Why not the last one of them.
-    pub why: Option<IoError>,
-}
-
-/// So many bytes of a part, from an offset on, as far as it gives them.
-pub(super) fn read_blocks(
-    parts: &mut [Box<dyn OpenVolume>],
-    part: usize,
-    offset: u64,
-    bytes: u64,
-    signals: &Signals,
-) -> Outcome<ReadBlocks> {
-    let mut all = ReadBlocks::default();
-    if let Ok(bytes) = try_read(parts, part, offset, bytes, signals)? {
-        return Ok(ReadBlocks { bytes, ..all });
-    }
-    for block in 0..bytes.div_ceil(BLOCK) {
-        let at = block * BLOCK;
-        let length = BLOCK.min(bytes - at);
-        match try_read(parts, part, offset + at, length, signals)? {
-            Ok(bytes) => all.bytes.extend_from_slice(&bytes),
-            // Of what is away, or busy, no block says anything.
-            Err(error) if error.kind != ErrorKind::Io => {
-                return Err(Failure::failed(format!("its bitmap cannot be read: {error}")));
-            }
-            Err(error) => {
-                all.bytes.resize(all.bytes.len() + length as usize, 0xff);
-                all.unread.push(block as usize);
-                all.why = Some(error);
-            }
-        }
-    }
-    Ok(all)
-}
-
 /// Nobody has it, nor will.
 pub(super) fn new_uuid() -> [u8; 16] {
     *entropy_bytes().first_chunk().expect("there are 32")
@@ -479,7 +376,7 @@ mod tests {
 
     use thinwire_buffer::Pool;
     use thinwire_frontend::Face;
-    use thinwire_volume::{Geometry, Identity, Volume};
+    use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume};
 
     use super::*;
     use crate::attachment::shown::Shown;

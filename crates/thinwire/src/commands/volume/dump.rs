@@ -13,9 +13,9 @@ use thinwire_modules::thin::{PoolHead, SeenWriters, look_at_writers};
 use thinwire_modules::{Integrity, IntegrityState, SumLayout};
 use thinwire_volume::KeptWriter;
 
-use super::create::{ReadBlocks, read_blocks, read_from};
 use super::hex;
 use super::look::look_further;
+use super::parts::{ReadBlocks, read_blocks, read_from};
 use crate::cli::VolumeCommon;
 use crate::crypted::said_of;
 use crate::error::{Failure, Outcome};

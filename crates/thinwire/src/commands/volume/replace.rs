@@ -12,9 +12,9 @@ use thinwire_modules::mirror::{
     OpeningWish, find_mirror,
 };
 
-use super::create::read;
 use super::legs::{Daring, go_on_replacing};
 use super::look::look_at;
+use super::parts::read;
 use super::{options_of, read_labels, resync, wait_for};
 use crate::cli::VolumeCommon;
 use crate::error::{Failure, FailureKind, Outcome};

@@ -10,8 +10,8 @@ use thinwire_modules::{
     look_at_sums, sum_bitmap_bytes,
 };
 
-use super::super::create::{ReadBlocks, read_blocks};
 use super::super::dump::read_bitmap;
+use super::super::parts::{ReadBlocks, read_blocks};
 use crate::error::Outcome;
 use crate::labelled::LOST_WITH_LABEL;
 use crate::open::OpenVolume;
