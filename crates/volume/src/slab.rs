@@ -42,6 +42,12 @@ impl<T> Slab<T> {
         (0..).zip(&mut self.entries).filter_map(|(index, entry)| Some((index, entry.as_mut()?)))
     }
 
+    /// `None` if nothing has that index.
+    #[inline]
+    pub fn find_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.entries.get_mut(index as usize)?.as_mut()
+    }
+
     /// # Panics
     /// If nothing has that index.
     #[inline]
@@ -66,6 +72,10 @@ mod tests {
         assert_eq!((slab.insert("c"), *slab.get_mut(b)), (a, "b"));
         assert_eq!(slab.entries.len(), 2);
         slab.remove(a.into());
+        assert_eq!(
+            (slab.find_mut(a), slab.find_mut(b), slab.find_mut(9)),
+            (None, Some(&mut "b"), None)
+        );
         assert_eq!(slab.iter_mut().collect::<Vec<_>>(), [(b, &mut "b")]);
     }
 }

@@ -64,6 +64,8 @@ pub enum MirrorCanary {
     OneByOne,
     /// What a leg answers of one kind counts for the other.
     AnyAnswerCounts,
+    /// A flush that has nothing to do counts as an answer, too.
+    AnyFlushTells,
     /// Each label of a change has as long as the first.
     EachLabelAnew,
     /// Also while nobody can wait for it yet, a label as a whole has as long as one I/O.

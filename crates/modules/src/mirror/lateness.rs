@@ -17,6 +17,9 @@ const PROBE_MAX: Duration = Duration::from_millis(250);
 /// Legs of which one is late that many of these before the other are late together.
 const TOGETHER: u32 = 2;
 
+/// Who drives a mirror and tells it no time submits any number of I/Os between two turns.
+const UNTIMED_MAX: usize = 1024;
+
 /// What a leg is asked for: what it answers of one says nothing of the other, as a disk that reads from memory and writes no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -56,7 +59,39 @@ impl Patience {
     }
 
     fn probe_after(&self) -> Duration {
-        (self.timeout / PROBE_PART).min(PROBE_MAX)
+        probe_after(self.timeout)
+    }
+}
+
+/// How long a leg has said nothing before others are asked.
+fn probe_after(timeout: Duration) -> Duration {
+    (timeout / PROBE_PART).min(PROBE_MAX)
+}
+
+/// What was seen of that last, so that not each turn looks at all that is outstanding.
+pub(super) struct Watch {
+    /// What was submitted since the last turn: each becomes timed by the next.
+    untimed: Vec<u32>,
+    /// Before that, by [`Mirror::counted`], nobody can be late, nor is to be asked: answers only put it off.
+    until: Time,
+    /// For these legs in sync and active.
+    legs: (u8, u8),
+}
+
+impl Watch {
+    /// Nothing was seen.
+    pub fn new() -> Self {
+        Watch { untimed: Vec::new(), until: Time::ZERO, legs: (0, 0) }
+    }
+
+    /// Something was submitted.
+    #[inline]
+    pub fn add(&mut self, sub: u32) {
+        match self.untimed.len() < UNTIMED_MAX {
+            true => self.untimed.push(sub),
+            // All are looked at.
+            false => self.until = Time::ZERO,
+        }
     }
 }
 
@@ -74,14 +109,43 @@ impl Mirror {
     /// Begins to time what was submitted since the last turn, and sees whether a leg has not answered for long: it is dropped
     /// if the next poll does not have its answer, either. When the next may have.
     pub(super) fn time_answers(&mut self) -> Time {
-        let (now, patience) = (self.counted, self.patience());
-        let Waits { until, silent, asked } = self.waits(&patience);
-        self.is_late = until <= now;
-        let next = until.min(self.probe(silent, asked, patience.probe_after()));
+        let now = self.counted;
+        self.begin_timing();
+        let legs = (self.in_sync, self.active);
+        // How long labels may take depends on what they have taken by now.
+        let is_labelled = self.legs.iter().flatten().any(|leg| leg.label_since.is_some());
+        self.is_late = false;
+        if is_labelled || self.watch.legs != legs || self.watch.until <= now {
+            let patience = self.patience();
+            let Waits { until, silent, asked } = self.waits(&patience);
+            self.is_late = until <= now;
+            let next = until.min(self.probe(silent, asked, patience.probe_after()));
+            (self.watch.until, self.watch.legs) = (next, legs);
+        } else if self.legs.iter().flatten().all(|leg| leg.outstanding == 0) {
+            self.watch.until = Time::NEVER;
+        }
+        let next = self.watch.until;
         match next {
             Time::NEVER => next,
             _ => self.now + next.since(now).min(TURN_MAX),
         }
+    }
+
+    /// What was submitted since the last turn is to be answered from now on.
+    fn begin_timing(&mut self) {
+        let (now, timeout) = (self.counted, self.config.leg_timeout);
+        let mut untimed = std::mem::take(&mut self.watch.untimed);
+        if !untimed.is_empty() {
+            // Of three legs or more one may be asked sooner.
+            self.watch.until = self.watch.until.min(now + probe_after(timeout));
+        }
+        for sub in untimed.drain(..) {
+            // Who has that number by now was submitted no sooner.
+            if let Some(sub) = self.subs.find_mut(sub) {
+                sub.since = now.min(sub.since);
+            }
+        }
+        self.watch.untimed = untimed;
     }
 
     /// Drops legs that have not answered for long, nor now that they were polled.
@@ -171,7 +235,16 @@ impl Mirror {
         self.jobs.remove(id.into());
     }
 
-    /// A leg has completed something.
+    /// Whether what a leg is asked for now says, once it is answered, that the leg is there. A flush behind which nothing was written
+    /// does not: whoever stands for a leg that is away completes that.
+    #[inline]
+    pub(super) fn is_telling(&mut self, leg: usize, io: &Io) -> bool {
+        let any_flush = self.canary == MirrorCanary::AnyFlushTells;
+        let Some(at) = &mut self.legs[leg] else { return true };
+        io.op != Op::Flush || std::mem::take(&mut at.has_unflushed) || any_flush
+    }
+
+    /// A leg has completed something that says that it is there.
     #[inline]
     pub(super) fn on_answer(&mut self, leg: usize, kind: Kind) {
         let (now, any) = (self.counted, self.canary == MirrorCanary::AnyAnswerCounts);

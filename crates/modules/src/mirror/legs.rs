@@ -45,6 +45,8 @@ pub(super) struct Leg {
     /// When it has completed something last, of each [`Kind`](super::lateness::Kind), by the time that counts for legs that are to answer.
     pub answered: [Time; 2],
     pub outstanding: u32,
+    /// Something was written since it was asked to flush.
+    pub has_unflushed: bool,
     delay_ns: u64,
     read_errors: u32,
     /// Since when none of them was forgotten.
@@ -70,6 +72,7 @@ impl Leg {
             label_spent: Duration::ZERO,
             answered: [Time::ZERO; 2],
             outstanding,
+            has_unflushed: false,
             delay_ns,
             read_errors,
             read_errors_since: Time::ZERO,

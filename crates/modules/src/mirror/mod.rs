@@ -69,7 +69,7 @@ use self::closing::Closing;
 use self::desk::DeskEnd;
 use self::growth::Growth;
 use self::intent::Intent;
-use self::lateness::Kind;
+use self::lateness::{Kind, Watch};
 use self::legs::Leg;
 use self::opening::Phase;
 use self::record::Record;
@@ -120,6 +120,10 @@ struct Sub {
     since: Time,
     /// The leg was dropped: nobody waits for it.
     is_orphan: bool,
+    /// Its answer says that the leg is there.
+    is_telling: bool,
+    /// Once it has succeeded a flush has something to do.
+    leaves: bool,
 }
 
 /// What is done for somebody: a user, or the mirror itself.
@@ -259,6 +263,7 @@ pub struct Mirror {
     counted: Time,
     /// A leg is late unless the next poll has its answer.
     is_late: bool,
+    watch: Watch,
     reads: u64,
     /// Something was submitted below since that was polled.
     has_sent: bool,
@@ -280,8 +285,14 @@ impl Mirror {
     #[inline]
     fn send(&mut self, leg: usize, job: u32, mut io: Io) {
         let (kind, since, is_orphan) = (Kind::of(io.op), Time::NEVER, false);
+        let is_telling = self.is_telling(leg, &io);
+        // What is durable when it is completed leaves nothing to a flush.
+        let leaves = io.op.is_write() && !io.flags.fua;
         let Some(to) = &mut self.legs[leg] else { unreachable!("it is active") };
-        io.token = self.subs.insert(Sub { leg: leg as u8, job, kind, since, is_orphan }).into();
+        let leg = leg as u8;
+        let sub = self.subs.insert(Sub { leg, job, kind, since, is_orphan, is_telling, leaves });
+        self.watch.add(sub);
+        io.token = sub.into();
         to.outstanding += 1;
         self.jobs.get_mut(job).pending += 1;
         to.volume.submit(io);
@@ -314,8 +325,11 @@ impl Mirror {
             return self.on_last_word(leg, result);
         }
         let Some(sub) = self.subs.remove(completion.token) else { return };
-        self.on_answer(leg, sub.kind);
+        if sub.is_telling {
+            self.on_answer(leg, sub.kind);
+        }
         let Some(at) = &mut self.legs[leg] else { return };
+        at.has_unflushed |= sub.leaves && result.is_ok();
         at.outstanding -= 1;
         if sub.is_orphan {
             return self.on_last_word(leg, result);

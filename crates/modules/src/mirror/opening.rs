@@ -275,6 +275,7 @@ impl Mirror {
             begun: Time::NEVER,
             counted: Time::ZERO,
             is_late: false,
+            watch: Watch::new(),
             reads: 0,
             has_sent: false,
             canary: MirrorCanary::None,

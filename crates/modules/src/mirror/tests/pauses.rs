@@ -190,6 +190,37 @@ fn watch_both(legs: usize, canary: MirrorCanary) -> Duration {
     world.now.since(start)
 }
 
+/// Whoever stands for a leg that is away completes a flush that has nothing to do, as it does of an export that cannot be reached.
+#[test]
+fn a_leg_that_only_flushes_nothing_is_dropped_as_soon() {
+    let watch = |canary| {
+        let mut world = written(2, canary);
+        world.flush();
+        world.wait();
+        world.write(0, 1, 2, false);
+        let (start, mut asked) = (world.now, world.now);
+        while world.waiting() > 0 {
+            if world.now.since(asked) >= Duration::from_secs(2) {
+                asked = world.now;
+                world.flush();
+            }
+            world.turn();
+            for (leg, disk) in world.disks.iter().enumerate() {
+                while let Some(nth) = disk.first_queued(|io| leg != 1 || io.op == Op::Flush) {
+                    disk.execute(nth);
+                }
+            }
+            world.turn();
+            world.now = world.now + STEP;
+            assert!(world.now.since(start) < Duration::from_secs(60));
+        }
+        world.now.since(start)
+    };
+    let seen = watch(MirrorCanary::None);
+    assert!(seen <= PAUSE_MAX, "{seen:?}");
+    assert!(watch(MirrorCanary::AnyFlushTells) > PAUSE_MAX);
+}
+
 /// For all labels of a change a leg has as long as for one.
 #[test]
 fn labels_of_a_change_take_no_longer_than_the_timeout() {
