@@ -77,6 +77,16 @@ coverage! {
     legs_given_up,
     /// Legs that came back while their mirror was in use.
     legs_back,
+    /// Disks that became legs of a mirror in use.
+    legs_added,
+    /// Legs that were removed from one.
+    legs_removed,
+    /// Legs of one in whose place another came.
+    legs_replaced,
+    /// Mirrors in use that grew.
+    mirrors_grown,
+    /// What was wished of the legs of one, and not done.
+    changes_refused,
     /// Times that a volume told of a loss that nobody else would have heard of.
     composed_losses,
     /// Snapshots that were taken of a volume in use.
@@ -432,7 +442,7 @@ coverage! {
 }
 
 /// What only worlds with composed volumes exercise, all of it in each few hundred of them.
-const OF_VOLUMES: [&str; 21] = [
+const OF_VOLUMES: [&str; 25] = [
     "composed",
     "host_crashes",
     "hosts_fenced",
@@ -443,6 +453,10 @@ const OF_VOLUMES: [&str; 21] = [
     "legs_in_sync",
     "legs_given_up",
     "legs_back",
+    "legs_added",
+    "legs_removed",
+    "legs_replaced",
+    "changes_refused",
     "composed_losses",
     "cuts_taken",
     "cuts_deleted",
@@ -457,9 +471,9 @@ const OF_VOLUMES: [&str; 21] = [
     "partitions",
 ];
 /// So many of them no other world has.
-const ONLY_OF_VOLUMES: usize = 19;
-/// Few of them have it, and no other world.
-const SELDOM_OF_VOLUMES: &str = "whole_cuts_late";
+const ONLY_OF_VOLUMES: usize = 23;
+/// Few of them have these, and no other world.
+const SELDOM_OF_VOLUMES: [&str; 2] = ["whole_cuts_late", "mirrors_grown"];
 /// After so many worlds with composed volumes.
 const SEEDS_FOR_VOLUMES: u64 = 300;
 
@@ -550,7 +564,7 @@ impl Coverage {
                 SELDOM.contains(&change) || SELDOM_HIT.contains(&change) && change != name;
             let after = if is_seldom { SEEDS_FOR_SELDOM } else { after };
             let is_elsewhere =
-                OF_VOLUMES[..ONLY_OF_VOLUMES].contains(&name) || name == SELDOM_OF_VOLUMES;
+                OF_VOLUMES[..ONLY_OF_VOLUMES].contains(&name) || SELDOM_OF_VOLUMES.contains(&name);
             runs >= after
                 && !is_elsewhere
                 && !ELSEWHERE.iter().any(|&(elsewhere, _)| elsewhere == change)

@@ -133,6 +133,24 @@ fn canary_whose_legs_with_sums_rot_is_found() {
     assert!(run(seed, Canary::None).is_ok(), "seed {seed} fails without it, too");
 }
 
+/// Rule 6: a leg goes before the one that comes in its place has all data.
+#[test]
+fn canary_that_replaces_early_is_found() {
+    found(Canary::Mirror(MirrorCanary::ReplacesEarly), 300);
+}
+
+/// Rule 3: a leg is said to be one, or none, and behind a crash it is not so.
+#[test]
+fn canary_that_tells_of_legs_early_is_found() {
+    found(Canary::Mirror(MirrorCanary::ToldBeforeRecord), 300);
+}
+
+/// Of a leg that was added nobody knows what it lacks.
+#[test]
+fn canary_that_takes_a_new_leg_for_an_old_one_is_found() {
+    found(Canary::Mirror(MirrorCanary::NewLegByBits), 300);
+}
+
 /// Rule 23: what was rolled back is known as before.
 #[test]
 fn canary_whose_rollback_nobody_notices_is_found() {

@@ -129,14 +129,40 @@ pub struct VolumeChaos {
     of_scrubs: Rng,
     /// What rots at each of them, if something does.
     pub of_rot: Option<Rng>,
+    /// When somebody wishes that the legs of a mirror were others; and what is drawn for that, apart.
+    change_at: u64,
+    of_changes: Rng,
 }
 
 impl VolumeChaos {
     /// Draws what `plan` allows.
-    pub fn new(plan: ChaosPlan, rng: Rng, mut of_scrubs: Rng) -> Self {
+    pub fn new(plan: ChaosPlan, rng: Rng, mut of_scrubs: Rng, of_changes: Option<Rng>) -> Self {
         let scrub_at = if of_scrubs.chance(0.3) { 0 } else { u64::MAX };
-        let (later, of_rot) = (BTreeMap::new(), None);
-        VolumeChaos { rng, plan, later, count: 0, scrub_at, of_scrubs, of_rot }
+        let change_at = if of_changes.is_some() { 0 } else { u64::MAX };
+        let (later, of_rot, count) = (BTreeMap::new(), None, 0);
+        let of_changes = of_changes.unwrap_or_else(|| Rng::new(0));
+        VolumeChaos { rng, plan, later, count, scrub_at, of_scrubs, of_rot, change_at, of_changes }
+    }
+
+    /// Somebody wishes that the legs of a mirror were others, unless that is being done already.
+    fn change(&mut self, world: &mut World) {
+        self.change_at = world.now + self.of_changes.between(50 * MS, 1500 * MS);
+        world.grow_legs();
+        let Some(composed) = &mut world.composed else { return };
+        let changes = composed.volume.changes.as_mut();
+        let Some(wish) = changes.and_then(|changes| changes.draw(&mut self.of_changes)) else {
+            return;
+        };
+        world.trace.note(world.now, "somebody", &format!("wishes {wish:?}"), 0);
+        composed.hosts.iter_mut().for_each(|host| host.machine.dirty = true);
+        world.grow_legs();
+        let Some(composed) = &mut world.composed else { return };
+        if self.of_changes.chance(0.2) {
+            let turns = self.of_changes.between(1, 150) as u32;
+            let servers = pick(&mut self.of_changes, &[0, 0, u64::MAX]);
+            let ambush = Ambush { at: AmbushAt::Change(turns), servers, power: false };
+            composed.hosts.iter_mut().for_each(|host| _ = host.ambush.get_or_insert(ambush));
+        }
     }
 
     /// All hosts that have the volume read all of their mirrors, and go on.
@@ -157,9 +183,13 @@ impl VolumeChaos {
         let mut next_event = world.now + self.gap();
         while world.now < end {
             let due = self.later.keys().next().map_or(u64::MAX, |&(at, _)| at);
-            world.step(end.min(due).min(next_event).min(self.scrub_at).max(world.now + 1))?;
+            let planned = self.scrub_at.min(self.change_at);
+            world.step(end.min(due).min(next_event).min(planned).max(world.now + 1))?;
             if world.now >= self.scrub_at {
                 self.scrub(world);
+            }
+            if world.now >= self.change_at {
+                self.change(world);
             }
             while let Some(entry) = self.later.first_entry()
                 && entry.key().0 <= world.now

@@ -4,6 +4,7 @@ use thinwire_link::rng::Rng;
 use thinwire_modules::mirror::MIRROR_DATA_START;
 
 use super::at_rest::AtRest;
+use super::changes::LegChanges;
 use super::chaos::VolumeChaos;
 use super::scrubbing::Rot;
 use super::{Composed, PoolStore, VolumeShape, draw};
@@ -51,7 +52,10 @@ pub fn run_volumes(seed: u64, canary: Canary, prints: bool) -> Result<RunReport,
         world.start_host(host, false);
     }
     let of_scrubs = Rng::new(seed ^ 0x7363_7275_6273_2121);
-    let mut chaos = VolumeChaos::new(plan, Rng::new(seed ^ 0x6368_616f_7321), of_scrubs);
+    let changes = composed(&mut world).volume.changes.as_ref();
+    let of_changes = changes.map(|_| Rng::new(seed ^ 0x6c65_6773_2121));
+    let rng = Rng::new(seed ^ 0x6368_616f_7321);
+    let mut chaos = VolumeChaos::new(plan, rng, of_scrubs, of_changes);
     if canary == Canary::SumsRot {
         chaos.of_rot = Some(Rng::new(seed ^ 0x726f_7473_2121));
     }
@@ -62,6 +66,7 @@ pub fn run_volumes(seed: u64, canary: Canary, prints: bool) -> Result<RunReport,
         composed.ended.clear();
         composed.volume.cuts.to_take = 0;
         composed.volume.cuts.to_delete = 0;
+        composed.volume.changes.iter_mut().for_each(|changes| changes.is_over = true);
         composed.hosts[0].user.add_budget(20);
         composed.hosts.iter_mut().for_each(|host| host.ambush = None);
         // However slow the wire is.
@@ -88,16 +93,22 @@ fn composed(world: &mut World) -> &mut Composed {
     world.composed.as_mut().expect("it is about that")
 }
 
+/// Nobody wishes for other legs, or what was begun of that is over.
+fn is_settled(composed: &Composed) -> bool {
+    composed.volume.changes.as_ref().is_none_or(|changes| changes.wish().is_none())
+}
+
 /// The first host has the volume, all legs of all mirrors have all data, and nobody waits.
 fn until_well(world: &mut World) -> Result<(), Violation> {
     let limit = world.now + HEALED_NS;
     let (mut retry_at, mut reopen_at) = (world.now, world.now + REOPENED_NS);
-    while !composed(world).hosts[0].is_well() {
+    while !composed(world).hosts[0].is_well() || !is_settled(composed(world)) {
         if world.now >= limit {
             return Err(world.not_within("recovery", HEALED_NS));
         }
         if world.now >= retry_at {
             retry_at = world.now + RETRY_NS;
+            world.grow_legs();
             for server in 0..world.servers.len() {
                 world.start_server(server);
             }
@@ -200,9 +211,12 @@ fn look_at_rest(world: &mut World, seed: u64) -> Result<(), Violation> {
     let media: Vec<_> =
         volume.disks.iter().map(|disk| (disk.medium.clone(), disk.block_bytes)).collect();
     let mut broken = None;
+    // Behind what a mirror has grown to its legs have what was there.
+    let may_grow = volume.changes.as_ref().is_some_and(LegChanges::may_grow);
+    let most = volume.known.filter(|_| may_grow).map_or(usize::MAX, |(_, bytes)| bytes as usize);
     volume.shape.walk(&mut |shape| {
         if shape.top().is_some_and(|top| top.is_mirror()) {
-            broken = broken.take().or_else(|| difference(shape, &media));
+            broken = broken.take().or_else(|| difference(shape, &media, most));
         }
     });
     if let Some(text) = broken {
@@ -228,8 +242,12 @@ fn look_at_rest(world: &mut World, seed: u64) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Where the legs of a mirror that are disks differ, if they do.
-fn difference(shape: &VolumeShape, media: &[(crate::medium::MediumHandle, u32)]) -> Option<String> {
+/// Where the legs of a mirror that are disks differ in so many bytes of its data, if they do.
+fn difference(
+    shape: &VolumeShape,
+    media: &[(crate::medium::MediumHandle, u32)],
+    most: usize,
+) -> Option<String> {
     let disks: Vec<usize> = shape
         .parts()
         .iter()
@@ -243,7 +261,7 @@ fn difference(shape: &VolumeShape, media: &[(crate::medium::MediumHandle, u32)])
     for (image, disk) in others.iter().zip(&disks[1..]) {
         let data = |image: &[u8]| image[MIRROR_DATA_START as usize..].to_vec();
         let (one, other) = (data(first), data(image));
-        let at = one.iter().zip(&other).position(|(a, b)| a != b);
+        let at = one.iter().zip(&other).take(most).position(|(a, b)| a != b);
         if let Some(at) = at {
             return Some(format!(
                 "disks {} and {disk} are legs of a mirror, and differ at byte {at} of its data",

@@ -52,17 +52,18 @@ pub struct HostDisks {
 }
 
 impl HostDisks {
-    /// All of these, for whoever `config` says: none is attached yet.
+    /// Of these the described ones, for whoever `config` says: none is attached yet.
     pub fn new(
         links: Vec<LinkInfo>,
-        disks: &[ComposedDisk],
+        (disks, described): (&[ComposedDisk], &[usize]),
         config: InitiatorConfig,
         pool: &Pool,
         seed: u64,
     ) -> Self {
-        let remote = disks.iter().enumerate().filter(|(_, disk)| disk.export.is_some());
+        let is_remote = |disk: &usize| disks[*disk].export.is_some();
+        let remote = (0..disks.len()).filter(|disk| described.contains(disk));
         HostDisks {
-            remote: remote.map(|(number, _)| number).collect(),
+            remote: remote.filter(is_remote).collect(),
             node: Node::new(links),
             attached: disks.iter().map(|_| None).collect(),
             disks: disks.to_vec(),
@@ -77,7 +78,7 @@ impl HostDisks {
         &self.pool
     }
 
-    /// The numbers of those that are exports.
+    /// The numbers of those that are exports, and described, or were attached since.
     pub fn remote(&self) -> impl Iterator<Item = usize> + use<> {
         let remote = self.remote.clone();
         (0..remote.len()).map(move |at| remote[at])
@@ -88,14 +89,29 @@ impl HostDisks {
         self.disks[disk].export.is_some()
     }
 
-    /// Begins to attach one.
-    pub fn attach(&mut self, now: u64, disk: usize) {
+    /// Something is attached of it, or being so.
+    pub fn is_attached(&self, disk: usize) -> bool {
+        self.attached[disk].is_some()
+    }
+
+    /// The sum of the generations under which exports are written: each grant raises it.
+    pub fn generations(&self) -> u64 {
+        let remote = (0..self.disks.len()).filter(|disk| self.is_remote(*disk));
+        remote.map(|disk| self.generation(disk)).sum()
+    }
+
+    /// Begins to attach one; `takes_over` fences whoever has it in any case.
+    pub fn attach(&mut self, now: u64, disk: usize, takes_over: bool) {
         assert!(self.attached[disk].is_none(), "it was taken off");
+        if !self.remote.contains(&disk) {
+            self.remote = self.remote.iter().copied().chain([disk]).collect();
+        }
         let export = self.disks[disk].export.clone().expect("it is an export");
         let mut config = self.config.clone();
         config.target = TargetName::Node(export.node);
         config.export = export.name;
         config.initiator[15] = disk as u8;
+        config.take_over |= takes_over;
         config.instance = self.dice.bits();
         config.lane = LANES.start() | (self.dice.bits() as u32 & 0xffff << 8) | disk as u32;
         let lane = Lane { sessions: config.lane..=config.lane, outside: true };

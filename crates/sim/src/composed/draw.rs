@@ -9,6 +9,7 @@ use thinwire_modules::mirror::MIRROR_DATA_START;
 use thinwire_modules::thin::METADATA_BYTES_LEAST;
 
 use super::at_rest::AtRest;
+use super::changes::LegChanges;
 use super::chaos::ChaosPlan;
 use super::cuts::Cuts;
 use super::pools::PoolStore;
@@ -284,6 +285,46 @@ fn cut_as_one(
     (VolumeShape::over("stripe", &[("chunk", chunk)], parts).cut_as_one(), disks)
 }
 
+/// Of so many worlds in which that may be the legs of a mirror are changed while it is in use.
+const CHANGED: f64 = 0.25;
+
+/// And of so many of these, if it is all of the volume, it grows.
+const GROWING: f64 = 0.5;
+
+/// The mirror whose legs are changed, if there is one, with disks that are to be legs of it.
+fn changed(
+    (shape, disks): (&VolumeShape, &mut Vec<ComposedDisk>),
+    world: &mut World,
+    rng: &mut Rng,
+) -> Option<LegChanges> {
+    let may_go = |disk: usize| disks[disk].export.is_some() && disks[disk].pool.is_none();
+    let mut changes = LegChanges::of(shape, may_go)?;
+    let sizes = changes.disks().map(|(disk, _)| disks[disk].medium.sizes().0);
+    let mut bytes = sizes.max().expect("it has legs");
+    if shape.top().is_some_and(|top| top.is_mirror()) && rng.chance(GROWING) {
+        bytes = changes.let_grow(bytes);
+    }
+    for _ in 0..pick(rng, &[1, 2, 2]) {
+        let number = disks.len();
+        let drawn = swarm::medium(bytes, rng).without_failures();
+        let config = MediumConfig {
+            latency_ns: drawn.latency_ns.min((20_000, 200_000)),
+            slow: 0.0,
+            ..drawn
+        };
+        let identity = [number as u8 + 1; 16];
+        let medium = MediumHandle::on(Device::new(), rng.bits(), identity, config);
+        let server = rng.below(world.servers.len() as u64) as usize;
+        let export = world.add_export(server, bytes, 512, Store::File(medium.clone()));
+        world.exports[export].is_leaf = true;
+        let node = world.servers[server].config.node.clone();
+        let export = DiskExport { number: export, node, name: world.exports[export].name.clone() };
+        disks.push(ComposedDisk { medium, block_bytes: 512, export: Some(export), pool: None });
+        changes.add_spare(number);
+    }
+    Some(changes)
+}
+
 /// A world, what goes wrong in it, and how long.
 pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     let mut rng = Rng::new(seed ^ 0x766f_6c75_6d65_7321);
@@ -352,6 +393,12 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
         }
         disks.push(ComposedDisk { medium, block_bytes, export, pool: None });
     }
+    // Drawn apart, too.
+    let of_changes = &mut Rng::new(seed ^ 0x6368_616e_6765_7321);
+    let changes = match of_changes.chance(CHANGED) {
+        true => changed((&shape, &mut disks), &mut world, of_changes),
+        false => None,
+    };
     let media: Vec<_> = disks.iter().map(|disk| (disk.medium.clone(), disk.block_bytes)).collect();
     let dice = rng.bits();
     let mut at_rest = match is_cut {
@@ -371,7 +418,8 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     }
     // A disk is never given two writes of one place; attachments see to that, and a host's own are for users who do.
     let is_all_remote = disks.iter().all(|disk| disk.export.is_some());
-    let wild_sectors = if is_all_remote { WILD_SECTORS } else { 0 };
+    let may_grow = changes.as_ref().is_some_and(LegChanges::may_grow);
+    let wild_sectors = if is_all_remote && !may_grow { WILD_SECTORS } else { 0 };
     let model = Model::new("composed", at_rest.bytes(&shape));
     drop(at_rest);
     media.iter().for_each(|(medium, _)| medium.power_failure());
@@ -408,6 +456,7 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
         failing,
         crashes: 0,
         scrubbed: Scrubbed::default(),
+        changes,
         old_leg: None,
         known: None,
     };
@@ -460,7 +509,14 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
         }
     });
     legs.retain(|leg| composed.volume.disks[*leg].export.is_some());
-    composed.volume.old_leg = legs.first().map(|leg| (*leg, None));
+    // What such a leg says may be said of another one by now where they come and go.
+    let is_changed = composed.volume.changes.is_some();
+    if is_changed && !is_thin {
+        for host in &mut composed.hosts {
+            host.lingers_ns = pick(of_changes, &[0, 20 * MS, 300 * MS, 2 * SECOND]);
+        }
+    }
+    composed.volume.old_leg = legs.first().filter(|_| !is_changed).map(|leg| (*leg, None));
     let plan = ChaosPlan::draw(duration_ns, faults, is_thin && has_cuts || is_cut, rng);
     (world, plan)
 }

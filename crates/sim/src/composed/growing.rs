@@ -10,7 +10,7 @@ use thinwire_modules::meta::{
 };
 use thinwire_modules::mirror::{
     DrawGeneration, Generation, LEG_LABEL_TOKEN, LegKeeper, Mirror, MirrorCanary, MirrorConfig,
-    MirrorLeg, OpeningWish, find_mirror,
+    MirrorDesk, MirrorLeg, OpeningWish, find_mirror,
 };
 use thinwire_modules::thin::{POOL_LABEL_TOKEN, PoolCanary, PoolConfig, PoolPart, ThinPool};
 use thinwire_modules::{
@@ -22,8 +22,18 @@ use thinwire_volume::{ErrorKind, Io, Op, Volume, Work, WorkPace};
 
 use super::shape::{THIN_NAME, VolumeOver, VolumeShape};
 
-/// Gives the keeper of a mirror over these parts, of which some are in it; none if nothing of it comes back.
-pub type KeeperOf<'a> = dyn FnMut(&[VolumeShape], &[bool]) -> Option<Box<dyn LegKeeper>> + 'a;
+/// The legs of a mirror that is being opened, for whoever brings back those that are not in it.
+pub struct FoundLegs<'a> {
+    /// How it is described.
+    pub parts: &'a [VolumeShape],
+    /// Of each leg which of these parts it is, if it was found.
+    pub places: &'a [Option<usize>],
+    /// Of each leg whether it is in it.
+    pub used: &'a [bool],
+}
+
+/// Gives the keeper of a mirror; none if nothing of it comes back.
+pub type KeeperOf<'a> = dyn FnMut(&FoundLegs<'_>) -> Option<Box<dyn LegKeeper>> + 'a;
 
 /// What a volume grows on.
 pub struct GrowingScene<'a> {
@@ -35,8 +45,10 @@ pub struct GrowingScene<'a> {
     pub dice: &'a mut Rng,
     /// What there is for a disk; none if that is not there.
     pub disk: &'a mut dyn FnMut(usize) -> Option<Box<dyn Volume>>,
-    /// Who brings back the legs of a mirror over these parts, of which only some are in it.
+    /// Who brings back the legs of a mirror.
     pub keeper: &'a mut KeeperOf<'a>,
+    /// By what the mirrors are asked for something, each with the disks below it.
+    pub desks: &'a mut Vec<(Vec<usize>, MirrorDesk)>,
     /// Pools that were opened, for whoever changes them.
     pub thins: &'a mut Vec<ThinPool>,
     /// Who takes snapshots of all of it as one, if that can be done.
@@ -461,11 +473,14 @@ impl Growing {
                 _ => None,
             })
             .collect();
-        let legs = whole.places.iter().map(|place| places[(*place)?].take());
+        let legs = whole.places.iter().enumerate().map(|(leg, place)| {
+            let at = places[(*place)?].take()?;
+            // Others may not know yet of a leg that was added.
+            Some(MirrorLeg { label: whole.label(leg, at.label), ..at })
+        });
         let legs: Vec<_> = legs.collect();
-        let used: Vec<bool> = (0..over.parts.len())
-            .map(|place| whole.places.iter().position(|at| *at == Some(place)).is_some_and(is_used))
-            .collect();
+        let used: Vec<bool> = (0..whole.places.len()).map(is_used).collect();
+        let found = FoundLegs { parts: &over.parts, places: &whole.places, used: &used };
         let config = MirrorConfig {
             generations: Box::new(Generations(Rng::new(ground.dice.bits()))),
             pool: ground.pool.clone(),
@@ -473,10 +488,12 @@ impl Growing {
             read_only: false,
             opened_at: 0,
             leg_timeout: ground.settings.leg_timeout,
-            keeper: (ground.keeper)(&over.parts, &used),
+            keeper: (ground.keeper)(&found),
         };
         let mut mirror = Mirror::open(legs, config).map_err(|e| refused(e.to_string()))?;
         mirror.set_canary(ground.settings.mirror_canary);
+        let below = over.parts.iter().flat_map(VolumeShape::disks).collect();
+        ground.desks.push((below, mirror.desk()));
         if ground.settings.is_paused {
             mirror.set_pace(WorkPace { is_paused: true, ..WorkPace::default() });
         }

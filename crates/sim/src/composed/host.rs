@@ -1,6 +1,9 @@
 //! [`VolumeHost`]: a machine that composes a volume of its disks and of exports, and uses it: one life of its process, from the first
 //! attach to the last detach.
 
+mod changing;
+mod standing;
+
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -10,15 +13,18 @@ use thinwire_link::fault::FaultConfig;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::SimNet;
 use thinwire_modules::cuts::Cutter;
+use thinwire_modules::mirror::MirrorDesk;
 use thinwire_modules::thin::ThinPool;
 use thinwire_volume::{ErrorKind, LegStanding, Op, Volume, VolumeEvent};
 
+use self::changing::ChangeTask;
+use super::changes::LegChanges;
 use super::disks::HostDisks;
 use super::growing::{Growing, GrowingScene, GrowingSettings, NotGrown};
 use super::returning::Returning;
 use super::scrubbing::HostScrub;
 use super::user::{DueErrors, UserScene, VolumeUser};
-use super::{Ambush, AmbushAt, ComposedVolume, HostEnd, have_all_legs};
+use super::{Ambush, AmbushAt, ComposedVolume, HostEnd};
 use crate::coverage::Coverage;
 use crate::machine::Machine;
 use crate::medium::MediumHandle;
@@ -46,6 +52,8 @@ pub struct VolumeHost {
     pub patience_ns: u64,
     /// Whoever has the disks is fenced.
     pub take_over: bool,
+    /// Fenced at one disk, it goes on for so long with the others, in ns, as one that does not look there.
+    pub lingers_ns: u64,
     /// Faults of its links, if they are wrapped.
     pub faults: Option<FaultConfig>,
     /// What it does with the volume.
@@ -87,8 +95,13 @@ pub struct HostProcess {
     stage: Stage,
     thins: Vec<ThinPool>,
     cutter: Option<Cutter>,
+    /// By what its mirrors are asked for something, each with the disks below it; and what is done of that.
+    desks: Vec<(Vec<usize>, MirrorDesk)>,
+    task: ChangeTask,
     dice: Rng,
     has_asked_to_flush: bool,
+    /// Another has a disk of it, and then it ends.
+    fenced_until: Option<u64>,
 }
 
 /// What is around a turn of a host.
@@ -120,6 +133,7 @@ impl VolumeHost {
             settings: GrowingSettings::default(),
             patience_ns: 5 * SECOND,
             take_over: false,
+            lingers_ns: 0,
             faults: None,
             user,
             process: None,
@@ -147,17 +161,22 @@ impl VolumeHost {
         let mut dice = Rng::new(seed);
         let mut config = self.config.clone();
         config.take_over = self.take_over;
-        let mut disks = HostDisks::new(links, &volume.disks, config, &self.pool, dice.bits());
+        let described = (&volume.disks[..], &volume.shape.disks()[..]);
+        let mut disks = HostDisks::new(links, described, config, &self.pool, dice.bits());
         // In the order of what they are, as everybody does it: two cannot end with half each.
-        disks.remote().for_each(|disk| disks.attach(now, disk));
+        disks.remote().for_each(|disk| disks.attach(now, disk, false));
+        let changing = volume.changes.as_ref().map(|changes| changes.ground.clone());
         self.process = Some(HostProcess {
             disks,
-            returning: Returning::default(),
+            returning: Returning::of(changing.unwrap_or_default()),
             stage: Stage::Attaching(now + self.patience_ns),
             thins: Vec::new(),
             cutter: None,
+            desks: Vec::new(),
+            task: ChangeTask::default(),
             dice,
             has_asked_to_flush: false,
+            fenced_until: None,
         });
         self.run = run;
         (self.is_closing, self.scrub) = (false, HostScrub::default());
@@ -182,66 +201,6 @@ impl VolumeHost {
     pub fn close(&mut self) {
         self.is_closing = true;
         self.machine.dirty = true;
-    }
-
-    /// It has the volume.
-    pub fn is_serving(&self) -> bool {
-        matches!(self.process, Some(HostProcess { stage: Stage::Serving(_), .. }))
-    }
-
-    /// That.
-    pub(super) fn volume_mut(&mut self) -> Option<&mut dyn Volume> {
-        match &mut self.process.as_mut()?.stage {
-            Stage::Serving(volume) => Some(&mut **volume),
-            _ => None,
-        }
-    }
-
-    /// It has the volume, and all legs of all mirrors have all data.
-    pub fn has_all_legs(&self) -> bool {
-        let Some(HostProcess { stage: Stage::Serving(volume), .. }) = &self.process else {
-            return false;
-        };
-        have_all_legs(&**volume)
-    }
-
-    /// Nothing is left to do, besides: users wait for nothing, and no leg is on its way.
-    pub fn is_well(&self) -> bool {
-        let is_back = |process: &HostProcess| process.returning.are_all_used();
-        self.user.is_done() && self.process.as_ref().is_some_and(is_back) && self.has_all_legs()
-    }
-
-    /// Ends in order if it has the volume, nobody waits, and only legs are missing that do not come back by themselves.
-    pub fn reopen(&mut self) {
-        let Some(process) = &self.process else { return };
-        if self.is_serving() && self.user.is_done() && process.returning.are_all_used() {
-            self.close();
-        }
-    }
-
-    /// How it stands.
-    pub fn describe(&self) -> String {
-        let Some(process) = &self.process else { return format!("{} does not run", self.name) };
-        let stage = match &process.stage {
-            Stage::Attaching(_) => "attaches".to_owned(),
-            Stage::Growing(_) => "opens it".to_owned(),
-            Stage::Serving(volume) => {
-                let mut mirrors = Vec::new();
-                volume.mirrors(&mut mirrors);
-                format!("has it: {mirrors:?}")
-            }
-            Stage::WindingUp(..) => "winds it up".to_owned(),
-            Stage::Detaching(_) => "detaches".to_owned(),
-        };
-        let disks = process.disks.remote().map(|disk| {
-            let disks = &process.disks;
-            let is_open = disks.is_open(disk);
-            format!("{disk}: {is_open} {:?} {:?}", disks.failure(disk), disks.refusal(disk))
-        });
-        let disks: Vec<_> = disks.collect();
-        let user = self.user.describe();
-        let coming = process.returning.describe();
-        format!("{} {stage}; {user}; {coming}; {}", self.name, disks.join(", "))
     }
 
     /// Its disks that are its own have something to say.
@@ -290,6 +249,9 @@ impl VolumeHost {
         {
             return Ok(Some(ambush));
         }
+        if let Some(ambush) = self.strike_change(&scene) {
+            return Ok(Some(ambush));
+        }
         let process = self.process.as_mut().expect("it runs");
         let mut deadline = process.returning.tend(now, &mut process.disks, scene.coverage);
         process.disks.node.settle(time);
@@ -310,6 +272,10 @@ impl VolumeHost {
             Stage::Growing(_) => deadline = deadline.min(now + GROWING_NS),
             Stage::Attaching(until) | Stage::Detaching(until) => deadline = deadline.min(*until),
         }
+        self.machine.dirty |= self.tend_changes(&mut scene)?;
+        let process = self.process.as_mut().expect("it runs");
+        let ends_at = process.fenced_until.unwrap_or(u64::MAX);
+        deadline = deadline.min(process.changes_at(now)).min(ends_at);
         let node = &mut process.disks.node;
         node.settle(time);
         node.close(time);
@@ -387,16 +353,24 @@ impl VolumeHost {
     fn look_at_disks(&mut self, scene: &HostScene<'_>) -> Result<Option<HostEnd>, Violation> {
         let process = self.process.as_ref().expect("it runs");
         let HostProcess { disks, returning, .. } = process;
+        let mut is_fenced = false;
         for disk in disks.remote() {
             match disks.failure(disk).filter(|_| !returning.is_away(disk)) {
                 None => {}
-                Some(ErrorKind::Fenced) if scene.is_contested => return Ok(Some(HostEnd::Fenced)),
+                Some(ErrorKind::Fenced) if scene.is_contested => is_fenced = true,
                 Some(kind) => {
                     return Err(self.violation(format!("disk {disk} failed: {}", kind.describe())));
                 }
             }
         }
-        Ok(None)
+        Ok(if is_fenced { self.end_fenced(scene.now) } else { None })
+    }
+
+    /// Another has a disk of it: it ends, now or later.
+    fn end_fenced(&mut self, now: u64) -> Option<HostEnd> {
+        let until = now + self.lingers_ns;
+        let until = *self.process.as_mut()?.fenced_until.get_or_insert(until);
+        (until <= now).then_some(HostEnd::Fenced)
     }
 
     fn grow(
@@ -405,7 +379,7 @@ impl VolumeHost {
         trace: &mut dyn FnMut(&str, u64),
     ) -> Result<Option<HostEnd>, Violation> {
         let process = self.process.as_mut().expect("it runs");
-        let HostProcess { disks, returning, stage, thins, cutter, dice, .. } = process;
+        let HostProcess { disks, returning, stage, thins, cutter, desks, dice, .. } = process;
         let Stage::Growing(growing) = stage else { unreachable!("it grows") };
         let pool = disks.pool().clone();
         let all = std::cell::RefCell::new(disks);
@@ -414,7 +388,8 @@ impl VolumeHost {
             pool: &pool,
             dice,
             disk: &mut |disk| all.borrow_mut().open(disk),
-            keeper: &mut |parts, used| returning.keeper(parts, used, &all.borrow()),
+            keeper: &mut |found| returning.keeper(found, &all.borrow()),
+            desks,
             thins,
             cutter,
             settings: self.settings,
@@ -426,14 +401,25 @@ impl VolumeHost {
                 let disks = all.into_inner();
                 // Each grant raises that of its disk. Who has disks of its own is the only one.
                 let generation = match scene.volume.may_be_shared() {
-                    true => disks.remote().map(|disk| disks.generation(disk)).sum(),
+                    true => disks.generations(),
                     false => u64::from(self.run),
                 };
                 let is_writer = scene.volume.model.run_started(self.run, generation);
                 scene.coverage.composed += 1;
                 trace("has the volume", u64::from(is_writer));
                 let found = (volume.identity(), volume.geometry().bytes);
-                let expected = *scene.volume.known.get_or_insert(found);
+                let may_grow = scene.volume.changes.as_ref().is_some_and(LegChanges::may_grow);
+                let expected = scene.volume.known.get_or_insert(found);
+                let expected = match may_grow {
+                    // Whoever has grown it may not have lived to say so; and who has lost it may not know.
+                    true if is_writer && found.1 > expected.1 => {
+                        scene.volume.model.grow(found.1);
+                        expected.1 = found.1;
+                        *expected
+                    }
+                    true if !is_writer => (expected.0, found.1),
+                    _ => *expected,
+                };
                 *stage = Stage::Serving(volume);
                 self.machine.dirty = true;
                 if let (Some(thin), true) = (thins.first(), is_writer) {
@@ -463,7 +449,9 @@ impl VolumeHost {
     ) -> Result<Option<HostEnd>, Violation> {
         let process = self.process.as_mut().expect("it runs");
         let Stage::Serving(volume) = &mut process.stage else { unreachable!("it serves") };
-        let ComposedVolume { model, may_fill, may_fail, whole_cuts, .. } = &mut *scene.volume;
+        let has_changes = scene.volume.changes.is_some();
+        let ComposedVolume { model, may_fill, may_fail, whole_cuts, known, .. } =
+            &mut *scene.volume;
         let is_thin = !process.thins.is_empty();
         let due = DueErrors { fenced: scene.is_contested, full: *may_fill, io: *may_fail };
         let (now, life, coverage) = (scene.now, scene.life, &mut *scene.coverage);
@@ -495,6 +483,11 @@ impl VolumeHost {
         }
         let (mut is_dropped, mut is_in_sync) = (false, false);
         for event in events {
+            if let VolumeEvent::Resized { bytes } = event {
+                trace("has grown to", bytes);
+                user_scene.model.grow(bytes);
+                known.iter_mut().for_each(|(_, known)| *known = bytes.max(*known));
+            }
             if let VolumeEvent::Leg { leg, standing, .. } = event {
                 trace(standing.name(), u64::from(leg));
                 let coverage = &mut *user_scene.coverage;
@@ -508,14 +501,18 @@ impl VolumeHost {
                         is_dropped = true;
                         coverage.legs_behind += 1;
                     }
+                    // Whether anybody wanted that is another matter.
+                    LegStanding::Removed if has_changes => {}
                     LegStanding::Failed | LegStanding::Removed => {
                         return Err(self.violation(format!("leg {leg} has failed")));
                     }
                 }
             }
         }
-        if self.user.is_fenced() {
-            return Ok(Some(HostEnd::Fenced));
+        if self.user.is_fenced()
+            && let Some(end) = self.end_fenced(now)
+        {
+            return Ok(Some(end));
         }
         self.look_at_scrub(scene)?;
         let is_late = self.ambush.is_some_and(|ambush| ambush.at == AmbushAt::AnswerBehindDrop);

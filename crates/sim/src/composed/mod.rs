@@ -4,7 +4,7 @@
 //! * `shape.rs`: what a volume is made of; `draw.rs`: what a seed makes of it
 //! * `at_rest.rs`: volumes made and looked at while nothing goes wrong
 //! * `growing.rs`: from disks to the volume on top of them, as whoever opens one does it
-//! * `disks.rs`: the disks as a host has them; `returning.rs`: legs of mirrors that come back
+//! * `disks.rs`: the disks as a host has them; `returning.rs`: legs of mirrors that come back; `changes.rs`: those that come and go for good
 //! * `host.rs`: a machine that composes one; `user.rs`: what is done with it, and how answers are judged; `cuts.rs`: snapshots
 //! * `scrubbing.rs`: scrubs beside users, and of what has rotted
 //! * `pools.rs`: volumes of pools that servers export; `whole_cuts.rs`: snapshots of several of these as one
@@ -13,6 +13,7 @@
 //!   (`promises.rs`)
 
 mod at_rest;
+mod changes;
 mod chaos;
 mod course;
 mod crash_disk;
@@ -32,6 +33,7 @@ mod whole_cuts;
 
 use thinwire_volume::{Identity, LegReport, LegStanding, MirrorReport, Volume};
 
+use self::changes::LegChanges;
 use self::cuts::Cuts;
 use self::host::{HostScene, end_in_order};
 use self::scrubbing::{Scrubbed, Troubles};
@@ -74,6 +76,8 @@ pub struct ComposedVolume {
     pub crashes: u64,
     /// What scrubs beside users have found.
     pub scrubbed: Scrubbed,
+    /// The mirror whose legs are changed while it is in use, if there is one.
+    pub changes: Option<LegChanges>,
     /// A leg of a mirror that somebody may put back as it was at an earlier moment, with the content of that.
     pub old_leg: Option<(usize, Option<OldCopy>)>,
     /// What it was when it was opened first, and how large.
@@ -103,7 +107,10 @@ impl ComposedVolume {
 fn have_all_legs(volume: &dyn Volume) -> bool {
     let mut mirrors = Vec::new();
     volume.mirrors(&mut mirrors);
-    let has_all = |leg: &LegReport| leg.standing == LegStanding::InSync && leg.lacks == 0;
+    let has_all = |leg: &LegReport| match leg.standing {
+        LegStanding::InSync => leg.lacks == 0,
+        standing => standing == LegStanding::Removed,
+    };
     let is_whole = |report: &MirrorReport| report.is_open && report.legs.iter().all(has_all);
     mirrors.iter().all(is_whole)
 }
@@ -136,6 +143,8 @@ pub enum AmbushAt {
     Write(u32),
     /// So many turns after it began to take a snapshot of several volumes as one, or to delete one.
     Cut(u32),
+    /// So many turns after it began to change the legs of a mirror.
+    Change(u32),
     /// So many turns after it began to open the volume.
     Opening(u32),
     /// It has ended in order.

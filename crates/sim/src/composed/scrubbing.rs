@@ -60,7 +60,7 @@ impl ComposedVolume {
         }
     }
 
-    /// The disks of each of its mirrors, in the order in which these are visited.
+    /// The disks that each of its mirrors has, or had, in the order in which these are visited.
     fn mirrors(&self) -> Vec<Vec<usize>> {
         let mut mirrors = Vec::new();
         self.shape.walk(&mut |shape| {
@@ -68,6 +68,9 @@ impl ComposedVolume {
                 mirrors.push(shape.disks());
             }
         });
+        if let Some(changes) = &self.changes {
+            mirrors[changes.mirror].extend(&changes.ground);
+        }
         mirrors
     }
 
