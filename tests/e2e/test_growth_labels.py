@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+import load
 import node
 from harness import check, run, until
 from node import Attachment, Target, image, refused, thinwire, uri
@@ -329,31 +330,119 @@ def a_file_system_over_nbd_grows(lab):
         check(one.read() == other.read(), "legs are alike")
 
 
-@test(seconds=90)
-def sums_grow_while_nobody_uses_them(lab):
-    """A volume with sums does not grow while it is used, and says so, also below a mirror that does; then it does, over what somebody has left there, and what rots in that is found."""
+def leave(lab, names, mib):
+    """They are longer by that, with something that somebody has left there."""
+    for name in names:
+        with open(lab.path(name), "ab") as file:
+            file.write(os.urandom(mib * MIB))
+
+
+def add_rot(lab, name, at_mib):
+    with open(lab.path(name), "r+b") as file:
+        file.seek(at_mib * MIB)
+        file.write(os.urandom(4096))
+
+
+@test(seconds=150, each={"files": {"over": "files"}, "targets": {"over": "targets"}})
+def sums_grow_while_they_are_used(lab, over):
+    """A mirror of two volumes with sums, over files and over exports of two targets, grows over what somebody has left there while what is written is verified, and once more while nobody has it: what
+    comes is zero, a scrub reads that, too, and mends what rots there, and legs are alike."""
     run_dir = ("--run-dir", lab.path("run"))
     for name in "ab":
-        image(lab, name, 16)
-    of = describe(lab, ("left", "integrity", [lab.path("a")]), ("right", "integrity", [lab.path("b")]), ("kept", "mirror", ["left", "right"]))
+        image(lab, name, 24)
+    at, targets = [lab.path(name) for name in "ab"], []
+    if over == "targets":
+        targets = [Target(lab, f"{name}={path}", name=f"node-{name}", over="raw", extra=("--state-dir", lab.path(f"state-{name}"))) for name, path in zip("ab", at)]
+        at = [uri(lab, name, over="raw", node=f"node-{name}") for name in "ab"]
+    of = describe(lab, ("left", "integrity", [at[0]]), ("right", "integrity", [at[1]]), ("kept", "mirror", ["left", "right"]))
     thinwire(lab, "volume", "create", of("kept"), *run_dir, timeout=60)
     thinwire(lab, "volume", "resync", of("kept"), *run_dir, timeout=60)
-    disk = Attachment(lab, of("kept"), name="kept")
-    for name in "ab":
-        with open(lab.path(name), "ab") as file:
-            file.write(os.urandom(16 * MIB))
-    refused(lab, "volume", "grow", of("kept"), *run_dir, says=["as before", "while nobody uses it"])
-    disk.detach(timeout=40)
-    said = thinwire(lab, "volume", "grow", of("kept"), *run_dir, timeout=60)
-    check(f"kept has {summed(32) - 3 * MIB // 2} bytes" in said.stdout, said.stdout)
-    check(f"left (integrity) has {summed(32)} bytes, and had {summed(16)}" in said.stderr, said.stderr)
-    check(not any(content(lab, of("kept"), run_dir)[summed(16):]), "nothing of what was left there is seen")
-    thinwire(lab, "bench", of("kept"), "--rw", "randrw", "--verify", "--runtime", "0.3", *run_dir)
+    own = 3 * MIB // 2
+    disk = Attachment(lab, of("kept"), name="kept", timeout=40)
+    check(disk.status()["bytes"] == summed(24) - own, disk.status())
+    fio = load.Fio(lab, disk.nbd, mib=12, seconds=12)
+    leave(lab, "ab", 24)
+    if targets:
+        time.sleep(3)
+    thinwire(lab, "volume", "pause", of("kept"), *run_dir)
+    refused(lab, "volume", "grow", of("kept"), *run_dir, says=["volume resume"])
+    thinwire(lab, "volume", "resume", of("kept"), *run_dir)
+    thinwire(lab, "volume", "scrub", of("kept"), *run_dir)
+    said = thinwire(lab, "volume", "grow", of("kept"), *run_dir, timeout=90)
+    fio.still_running("it has grown")
+    check(f"kept has {summed(48) - own} bytes" in said.stdout, said.stdout)
+    check(f"left (integrity) has {summed(48)} bytes, and had {summed(24)}" in said.stderr, said.stderr)
+    until("the disk has grown", SOON, lambda: disk.status()["bytes"] == summed(48) - own)
+    check(fio.finish(90)["error"] == 0, "all that was written is there")
+    # Over the border, by who comes now, and on to the end.
+    source = lab.path("source.img")
+    with open(source, "wb") as file:
+        file.write(os.urandom(4 * MIB))
+    border = summed(24) - own - 2 * MIB
+    put = "import nbd, sys; h = nbd.NBD(); h.connect_uri(sys.argv[1]); data = open(sys.argv[2], 'rb').read(); at = int(sys.argv[3]); " \
+        "[h.pwrite(data[i:i + 1048576], at + i) for i in range(0, len(data), 1048576)]; h.flush(); " \
+        "assert b''.join(h.pread(1048576, at + i) for i in range(0, len(data), 1048576)) == data"
+    run("/usr/bin/python3", "-c", put, disk.nbd, source, str(border), timeout=60)
     # Behind the old end of the part.
-    with open(lab.path("a"), "r+b") as file:
-        file.seek(28 * MIB)
-        file.write(os.urandom(4096))
-    scrubbed = thinwire(lab, "volume", "scrub", of("kept"), *run_dir, timeout=60).stdout
-    check("blocks: 1 mended" in scrubbed, scrubbed)
+    if not targets:
+        add_rot(lab, "a", 40)
+        scrubbed = thinwire(lab, "volume", "scrub", "--wait", of("kept"), *run_dir, timeout=60).stdout
+        check("1 mended" in scrubbed, scrubbed)
+    scrubbed = thinwire(lab, "volume", "scrub", "--wait", of("kept"), *run_dir, timeout=60).stdout
+    check("all as it was written" in scrubbed, scrubbed)
+    disk.detach(timeout=40)
+    now = content(lab, of("kept"), run_dir)
+    with open(source, "rb") as file:
+        check(now[border:border + 4 * MIB] == file.read(), "what was written over the border is there")
+    check(not any(now[border + 4 * MIB:]), "nothing of what was left there is seen")
+    # While nobody has it.
+    leave(lab, "ab", 8)
+    if targets:
+        time.sleep(3)
+    said = thinwire(lab, "volume", "grow", of("kept"), *run_dir, timeout=60)
+    check(f"kept has {summed(56) - own} bytes" in said.stdout, said.stdout)
+    larger = content(lab, of("kept"), run_dir)
+    check(larger.startswith(now) and not any(larger[len(now):]), "it holds what it held")
+    thinwire(lab, "bench", of("kept"), "--rw", "randrw", "--verify", "--runtime", "0.3", *run_dir)
     scrubbed = thinwire(lab, "volume", "scrub", of("kept"), *run_dir, timeout=60).stdout
     check("all as it was written" in scrubbed, scrubbed)
+    for target in targets:
+        target.stop()
+    left, right = (content(lab, of(name), run_dir) if not targets else b"" for name in ("left", "right"))
+    check(left[own:] == right[own:], "legs are alike")
+
+
+@test(seconds=150)
+def sums_whose_growth_is_cut_off_in_use(lab):
+    """Who has a volume with sums open is killed while that grows: it has grown or it has not, holds what it held, all fits its sums, and the same again, by the next who has it, has it grow."""
+    image(lab, "a", 16)
+    of, mib, grown, under_way = describe(lab, ("sums", "integrity", [lab.path("a")])), 16, [], 0
+    thinwire(lab, "volume", "create", of("sums"), "--run-dir", lab.path("run"))
+    thinwire(lab, "bench", of("sums"), "--rw", "randwrite", "--runtime", "0.2", "--run-dir", lab.path("run"))
+    first = content(lab, of("sums"), ("--run-dir", lab.path("run")))
+    for nth in range(7):
+        run_dir = ("--run-dir", lab.path(f"run{nth}"))
+        disk = Attachment(lab, of("sums"), name=f"sums{nth}", run=f"run{nth}", extra=("--take-over",))
+        check(disk.status()["bytes"] == summed(mib), "it is as it was")
+        was, mib = mib, mib + 8
+        leave(lab, "a", 8)
+        began = lab.start("initiator", node.BIN, "volume", "grow", of("sums"), *run_dir, name=f"grow{nth}")
+        # Who uses it has looked for what is larger for a second and a half before anything is written.
+        time.sleep(0.2 if nth == 0 else 1.3 + nth * 0.05)
+        under_way += began.running
+        os.kill(disk.pid(), signal.SIGKILL)
+        began.wait(30, expect=None)
+        # Nobody has it open that this run folder knows.
+        other = ("--run-dir", lab.path(f"other{nth}"))
+        now = content(lab, of("sums"), other)
+        check(len(now) in (summed(was), summed(mib)), f"{len(now)} bytes, and it had {summed(was)}")
+        check(now.startswith(first) and not any(now[len(first):]), "it holds what it held, and nothing of what was left there")
+        grown.append(len(now) > summed(was))
+        if not grown[-1]:
+            again = Attachment(lab, of("sums"), name=f"again{nth}", run=f"again{nth}", extra=("--take-over",))
+            said = thinwire(lab, "volume", "grow", of("sums"), "--run-dir", lab.path(f"again{nth}"), timeout=60).stdout
+            check(said == f"sums has {summed(mib)} bytes\n", said)
+            again.detach(timeout=40)
+        scrubbed = thinwire(lab, "volume", "scrub", of("sums"), "--take-over", *other, timeout=60).stdout
+        check("all as it was written" in scrubbed, scrubbed)
+    check(under_way >= 2 and not grown[0], f"{under_way} were killed before they were through; grown: {grown}")

@@ -59,7 +59,7 @@ impl Child {
 
     /// What has happened to it.
     pub(super) fn events(&self) -> u64 {
-        let own = self.door.as_ref().map_or(0, PartDoor::growths);
+        let own = self.door.as_ref().map_or(0, PartDoor::count);
         self.volume.events().wrapping_add(own)
     }
 
@@ -86,6 +86,11 @@ impl Child {
             }
             None => below,
         }
+    }
+
+    /// By which it hears that it has grown, if it can while it is in use.
+    pub(super) fn door(&self) -> Option<PartDoor> {
+        self.door.clone()
     }
 
     /// It grows with the volume.

@@ -60,6 +60,18 @@ impl<L: Layout> Composite<L> {
     }
 }
 
+impl<L: Layout> Composite<L> {
+    /// Where its I/Os go.
+    pub(super) fn layout(&self) -> &L {
+        &self.layout
+    }
+
+    /// Hands an I/O to one volume, at the offset that it has there, which may lie behind all that the layout knows of.
+    pub(super) fn submit_to(&mut self, child: usize, io: Io) {
+        self.below.pass_on(child, io.offset, io);
+    }
+}
+
 impl<L: Layout> Volume for Composite<L> {
     fn geometry(&self) -> Geometry {
         self.geometry

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use thinwire_modules::Module;
 use thinwire_modules::meta::{Assembly, GrowthError, Label, WholeGrowth, WholeSizes};
 use thinwire_modules::mirror::{MirrorAsk, MirrorDesk};
 use thinwire_modules::thin::{PoolGrowthError, PoolRoom, PoolSizes, ThinPoolRef};
-use thinwire_modules::{Integrity, Module};
 use thinwire_runtime::clock::entropy_bytes;
 
 use crate::control::Response;
@@ -127,9 +127,6 @@ const MORE_BYTES: u64 = 4096;
 /// Why a module does not use what some of its parts have grown by, and what to do.
 fn cannot(module: &Module) -> &'static str {
     match module.name {
-        name if name == Integrity::NAME => {
-            "what comes is zeroed, and gets sums, while nobody uses it: detach it, or end the target that has it, and have it grow then"
-        }
         "linear" => "only what the last one grows by has a place: behind the others lies data",
         "stripe" => "it is as large as the smallest makes it: make all of them larger",
         "slice" => "it was made with a size: nothing behind that is its own",
@@ -265,7 +262,7 @@ impl WholeDesk {
             }
             WholeDesk::Whole(growth) => {
                 let growth = &mut *growth.borrow_mut();
-                let ended = match growth.turn() {
+                let ended = match growth.turn_growth() {
                     Some(ended) => ended.map_err(|error| error.to_string()),
                     None if growth.is_over() => Err("it has ended meanwhile".into()),
                     None => return None,

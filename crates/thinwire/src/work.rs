@@ -166,8 +166,7 @@ pub struct WorkStatus {
     /// Bytes that were copied to legs since it was opened, all together; 0 of what is no mirror, and from a process of an earlier version.
     #[serde(default)]
     pub copied: u64,
-    /// It is growing: so many bytes of what it grows by are zeroed on all legs; null if it is not, of what is no mirror, and from a process of an
-    /// earlier version.
+    /// It is growing: so many bytes of what it grows by are zeroed, of a mirror on all legs; null if it is not, and from a process of an earlier version.
     #[serde(default)]
     pub grown: Option<u64>,
     /// By so many bytes it is growing; 0 if it is not.
@@ -379,13 +378,14 @@ fn act(work: &mut dyn Work, action: &WorkAction, percent: Option<u8>) {
 
 fn status_of(work: &dyn Work) -> (WorkStatus, Option<MirrorReport>) {
     let (pace, mirror, left) = (work.pace(), work.mirror(), work.left());
+    let grows = work.grows().or(mirror.as_ref().and_then(|mirror| mirror.grows));
     let status = WorkStatus {
         paused: pace.is_paused,
         percent: pace.percent,
         left,
         copied: mirror.as_ref().map_or(0, |mirror| mirror.copied),
-        grown: mirror.as_ref().and_then(|mirror| mirror.grows).map(|(zeroed, _)| zeroed),
-        grows_by: mirror.as_ref().and_then(|mirror| mirror.grows).map_or(0, |(_, all)| all),
+        grown: grows.map(|(zeroed, _)| zeroed),
+        grows_by: grows.map_or(0, |(_, all)| all),
         held_up: mirror.as_ref().is_some_and(|mirror| mirror.is_held_up),
         stopped: mirror.as_ref().is_some_and(|mirror| mirror.has_stopped),
         busy: left > 0 || mirror.as_ref().is_some_and(|mirror| !mirror.is_settled()),

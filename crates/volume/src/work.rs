@@ -38,6 +38,11 @@ pub trait Work: Scrub {
     /// Bytes that are left to be copied or checked at most, those of a scrub not among them.
     fn left(&self) -> u64;
 
+    /// How many bytes of what it is growing by are zeroed, of how many; none if it is not growing.
+    fn grows(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// How it stands, if it is a mirror.
     fn mirror(&self) -> Option<MirrorReport> {
         None

@@ -264,6 +264,15 @@ impl Integrity {
         true
     }
 
+    /// There is more, where so many regions were: who reads the last of them reads on.
+    pub(super) fn extend_check(&mut self, regions: u32) {
+        if let Some(region) = &mut self.check.current
+            && region.number + 1 == regions
+        {
+            (_, region.end) = self.regions.place(region.number);
+        }
+    }
+
     /// Somebody writes in a region.
     #[inline]
     pub(super) fn on_region_written(&mut self, number: u32) {
@@ -310,6 +319,7 @@ impl Integrity {
 
     /// Something that was not flushed may be gone: sums, or data, or what was found good and is not flushed yet.
     pub(super) fn doubt_what_is_open(&mut self, gone: Gone) {
+        self.growth.forget_zeroed();
         self.regions.add_stale_where_open(1);
         if self.canary == IntegrityCanary::TrustsMemory {
             return;
@@ -341,7 +351,8 @@ impl Integrity {
     fn rewrite(&mut self, id: u32, data: SegList) {
         let job = self.jobs.get_mut(id);
         job.pending += 1;
-        let offset = job.at + self.layout.data_offset;
+        job.data_offset = self.layout.data_offset;
+        let offset = job.at + job.data_offset;
         let io = Io { data, ..Io::new(0, Op::Write, offset, job.len) };
         self.hand_down(io, Flight::Job(id));
     }

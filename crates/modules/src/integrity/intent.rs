@@ -11,6 +11,8 @@ use crate::write_intent::bitmap::{
     BLOCK_BYTES, BlockImage, BlockName, REGIONS_EACH, decode, encode,
 };
 
+/// That of the newest copy of a block that nobody has written since it was made.
+pub(super) const MADE_NUMBER: u64 = 2;
 /// What could not be written, and nobody waits for, is tried again after this.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -71,6 +73,11 @@ impl Intent {
     #[cfg(test)]
     pub fn number_of(&self, block: usize) -> u64 {
         self.numbers[block]
+    }
+
+    /// There are so many blocks by now, of which new ones are as they were made.
+    pub fn grow(&mut self, blocks: usize) {
+        self.numbers.resize(blocks, MADE_NUMBER);
     }
 
     /// A write waits until its regions are open.
@@ -260,7 +267,9 @@ impl Integrity {
         if matches!(self.closing, Closing::No | Closing::Flushing | Closing::Done(_)) {
             return false;
         }
-        let is_quiet = self.jobs.iter_mut().next().is_none() && self.intent.pending == 0;
+        let is_quiet = self.jobs.iter_mut().next().is_none()
+            && self.intent.pending == 0
+            && !self.growth.is_out();
         if !is_quiet || !self.is_open {
             return false;
         }

@@ -6,12 +6,13 @@ use std::ops::Range;
 use thinwire_buffer::{Pool, SegList};
 use thinwire_volume::{Geometry, Io, IoError, Op, Token, Volume};
 
+use super::intent::MADE_NUMBER;
 use super::layout::{BLOCK, IntegrityState, SumLayout};
 use crate::write_intent::bitmap::{BLOCK_BYTES, BlockName, REGIONS_EACH, encode};
 
 /// Zeroes are written in pieces of so many bytes; of memory, where the part cannot do without.
 const ZEROES_BYTES: u64 = 8 << 20;
-const ZEROES_SENT: u64 = 256 << 10;
+pub(super) const ZEROES_SENT: u64 = 256 << 10;
 
 /// Zeroes what lies behind the label area of a part, and says that nothing of it is open: to be done before it gets its label. A state
 /// machine over a volume that nobody else uses.
@@ -40,7 +41,7 @@ fn closed_bits(
     blocks: Range<u32>,
 ) -> VecDeque<Io> {
     let mut steps = VecDeque::new();
-    for number in 1..3 {
+    for number in 1..=MADE_NUMBER {
         for index in blocks.clone() {
             let mut image = [0; BLOCK_BYTES];
             encode(&mut image, BlockName { whole, index, region_shift }, number);
@@ -66,7 +67,7 @@ pub(super) enum GrowingCanary {
 }
 
 /// Zeroes what a part grows by, and says that nothing of it is open: to be done before its label says that it has grown. A state machine over a volume
-/// that nobody else uses; cut off anywhere, it has changed nothing that the label knows of.
+/// that nobody else uses; beside users the volume with sums does the same by itself. Cut off anywhere, it has changed nothing that the label knows of.
 pub struct SumGrowing(SumMaking);
 
 impl SumGrowing {
@@ -106,6 +107,11 @@ impl SumGrowing {
     /// As [`SumMaking::progress`].
     pub fn progress(&self) -> (u64, u64) {
         self.0.progress()
+    }
+
+    /// What is to be done next, behind the end of what came before it, of which zeroes have so many bytes at most; nothing once all is done.
+    pub(super) fn next(&mut self, geometry: Geometry, zeroes_max: u64) -> Option<Io> {
+        self.0.next(geometry, zeroes_max)
     }
 
     /// As [`SumMaking::turn`].
@@ -157,23 +163,23 @@ impl SumMaking {
                     return Some(Err(error));
                 }
             }
-            let Some(io) = self.next_zeroes(volume.geometry()).or_else(|| self.steps.pop_front())
-            else {
-                return Some(Ok(()));
-            };
+            let Some(io) = self.next(volume.geometry(), ZEROES_BYTES) else { return Some(Ok(())) };
             self.is_under_way = true;
             volume.submit(io);
         }
     }
 
-    fn next_zeroes(&mut self, geometry: Geometry) -> Option<Io> {
+    fn next(&mut self, geometry: Geometry, zeroes_max: u64) -> Option<Io> {
+        self.next_zeroes(geometry, zeroes_max).or_else(|| self.steps.pop_front())
+    }
+
+    fn next_zeroes(&mut self, geometry: Geometry, zeroes_max: u64) -> Option<Io> {
         let left = self.end - self.zeroed;
         if left == 0 {
             return None;
         }
         let is_able = geometry.features.write_zeroes;
-        let most =
-            if is_able { ZEROES_BYTES } else { ZEROES_SENT.min(geometry.io_bytes_max.into()) };
+        let most = if is_able { zeroes_max } else { ZEROES_SENT.min(geometry.io_bytes_max.into()) };
         let len = left.min(most);
         let op = if is_able { Op::WriteZeroes } else { Op::Write };
         let mut io = Io::new(self.token, op, self.zeroed, len);

@@ -24,6 +24,7 @@
 //! A discard writes zeroes, since what it leaves behind otherwise fits no sum.
 
 mod check;
+mod growth;
 mod intent;
 mod layout;
 mod look;
@@ -32,6 +33,7 @@ mod serve;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod under;
 mod work;
 
 use std::collections::VecDeque;
@@ -43,12 +45,15 @@ use thinwire_volume::{
 };
 
 use self::check::{Check, Gone};
+use self::growth::Growth;
 use self::intent::{Closing, Intent};
-use self::layout::{BLOCK, SEGMENT_SUMS, SUMMED_BYTES, Span, Summer};
+use self::layout::{BLOCK, SEGMENT_SUMS, SUMMED_BYTES, Summer};
 use self::sums::Sums;
+use self::under::Under;
+use crate::meta::PartDoor;
 use crate::pace::Pace;
 use crate::write_intent::regions::Regions;
-use crate::{Below, Child, Composite, IdentityHash, Layout, ModuleError, Stretch, common_geometry};
+use crate::{Child, Composite, IdentityHash, ModuleError, common_geometry};
 
 pub(crate) use layout::MODULE;
 pub use layout::{IntegrityFault, IntegrityState, SUM_GROWTHS_MAX, SumGrowthError, SumLayout};
@@ -101,6 +106,12 @@ enum IntegrityCanary {
     NoRangeLock,
     /// Who does one thing after the other is gone in between, if each takes long.
     IdleBetween,
+    /// What it grows by is said to be ready when that is asked for, and zeroed behind that.
+    GrowsAhead,
+    /// What was zeroed stays so behind a loss.
+    TrustsZeroed,
+    /// What comes is not read by a scrub that is in the last region.
+    ScrubsWhatWas,
 }
 
 /// What an I/O below is for.
@@ -118,6 +129,8 @@ enum Flight {
     Bits {
         block: u32,
     },
+    /// What it grows by is made ready.
+    Grow(Op),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +167,8 @@ struct Job {
     /// The segment that is under way.
     at: u64,
     len: u64,
+    /// Where the data began when some was handed down.
+    data_offset: u64,
     /// It needs blocks of sums: those of the segment.
     has_pins: bool,
     /// It holds its range.
@@ -181,6 +196,9 @@ pub struct Integrity {
     region_shift: u8,
     intent: Intent,
     check: Check,
+    growth: Growth,
+    /// By which it hears that its part has more; none where nobody says so.
+    door: Option<PartDoor>,
     pace: Pace,
     sums: Sums,
     flights: Slab<Flight>,
@@ -254,10 +272,11 @@ impl Integrity {
         let mut identity = IdentityHash::new(NAME);
         identity.add(&whole);
         let under = Geometry { bytes: part_bytes, ..below };
+        let door = children[0].door();
         let config = IntegrityConfig { read_only, ..config };
         let mut this = Integrity {
             below: Composite::new(
-                Under(SumLayout::spans(part_bytes, &state)),
+                Under::of(part_bytes, state, door.is_some()),
                 under,
                 identity,
                 children,
@@ -273,6 +292,8 @@ impl Integrity {
             region_shift: state.region_shift,
             intent: Intent::new(bits),
             check: Check::default(),
+            growth: Growth::default(),
+            door,
             pace: Pace::new(),
             flights: Slab::new(),
             jobs: Slab::new(),
@@ -312,6 +333,7 @@ impl Integrity {
             at: io.offset,
             len: 0,
             io,
+            data_offset: 0,
             has_pins: false,
             is_locked: false,
             pending: 0,
@@ -331,6 +353,7 @@ impl Integrity {
             Flight::Store(slot) => self.on_store(slot, completion.result),
             Flight::Find { number } => self.on_find(number, completion),
             Flight::Bits { block } => self.on_bits(block, completion.result),
+            Flight::Grow(op) => self.on_zeroed(op, completion.result),
         }
     }
 
@@ -354,6 +377,7 @@ impl Integrity {
             let is_writing = self.is_open && !self.config.read_only && self.stopped.is_none();
             let goes_on = (is_writing && (self.step_bits() || self.step_close()))
                 || (self.is_open && self.step_check())
+                || self.step_growth()
                 || self.step_closing();
             if !goes_on {
                 return;
@@ -412,10 +436,13 @@ impl Integrity {
             if event == VolumeEvent::Lost {
                 self.doubt_what_is_open(Gone::Lost);
                 self.news.insert(0, event);
+            } else if matches!(event, VolumeEvent::Resized { .. }) {
+                self.take_in_growth();
             } else if self.news.len() < NEWS_MAX || matches!(event, VolumeEvent::Fenced { .. }) {
                 self.news.push(event);
             }
         }
+        self.hear_growth();
     }
 
     fn submit_now(&mut self, io: Io) {
@@ -536,37 +563,10 @@ impl Volume for Integrity {
         }
         self.settle();
         let soon = if self.has_sent { now } else { Time::NEVER };
-        next.min(soon).min(self.next_close()).min(self.next_check())
+        next.min(soon).min(self.next_close()).min(self.next_check()).min(self.next_growth())
     }
 
     fn refresh(&mut self) -> bool {
         self.below.refresh()
-    }
-}
-
-/// The part, as it is.
-struct Under(Vec<Span>);
-
-impl Layout for Under {
-    const NAME: &'static str = NAME;
-
-    #[inline]
-    fn submit(&mut self, io: Io, below: &mut Below) {
-        if self.0.is_empty() || io.len == 0 {
-            return below.pass_on(0, io.offset, io);
-        }
-        let (from, to) = (io.offset, io.offset + io.len);
-        let first = self.0.partition_point(|span| span.upto <= from);
-        let Span { from: start, upto, at } = self.0[first];
-        if to <= upto {
-            return below.pass_on(0, at + (from - start), io);
-        }
-        let touched = self.0[first..].iter().take_while(|span| span.from < to);
-        let stretches = touched.map(|span| {
-            let start = from.max(span.from);
-            let offset = span.at + (start - span.from);
-            Stretch { child: 0, offset, len: span.upto.min(to) - start }
-        });
-        below.cut(&io, stretches);
     }
 }

@@ -106,7 +106,8 @@ impl Integrity {
         self.pin_sums(id);
         let job = self.jobs.get_mut(id);
         (job.stage, job.pending) = (Stage::Data, job.pending + 1);
-        let offset = job.at + self.layout.data_offset;
+        job.data_offset = self.layout.data_offset;
+        let offset = job.at + job.data_offset;
         let io = Io { flags: job.io.flags, ..Io::new(0, job.io.op, offset, job.len) };
         self.hand_down(io, Flight::Job(id));
     }
@@ -244,15 +245,17 @@ impl Integrity {
         (job.stage, job.pending) = (Stage::Data, 1);
         let op = if job.io.op == Op::Discard { Op::WriteZeroes } else { job.io.op };
         let data = std::mem::take(&mut job.io.data);
-        let offset = job.at + self.layout.data_offset;
+        job.data_offset = self.layout.data_offset;
+        let offset = job.at + job.data_offset;
         let io = Io { flags: job.io.flags, data, ..Io::new(0, op, offset, job.len) };
         self.hand_down(io, Flight::Job(id));
     }
 
     /// The data of a job, or a flush, has ended below.
     pub(super) fn on_job(&mut self, id: u32, completion: Completion) {
-        let data_offset = self.layout.data_offset;
         let job = self.jobs.get_mut(id);
+        // It may have grown since.
+        let data_offset = job.data_offset;
         (job.data, job.extents) = (completion.data, completion.extents);
         let error = completion.result.err().map(|error| match error.op {
             Op::Flush | Op::Cut => error,

@@ -23,6 +23,10 @@ impl Work for Integrity {
         self.settle();
     }
 
+    fn grows(&self) -> Option<(u64, u64)> {
+        self.growth.progress()
+    }
+
     fn left(&self) -> u64 {
         match self.config.read_only {
             true => 0,

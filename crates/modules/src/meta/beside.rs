@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use thinwire_volume::{
-    Completion, ErrorKind, Geometry, Identity, Io, Layer, Token, Volume, VolumeEvent,
+    Completion, ErrorKind, Geometry, Identity, Io, IoError, Layer, Token, Volume, VolumeEvent,
 };
 
 /// That of what is submitted through the door: whoever uses the part as data has no such token.
@@ -42,9 +42,31 @@ struct Inner {
     /// So many bytes of its data are the whole's from now on; whether the whole knows that.
     bytes: Option<u64>,
     is_told: bool,
-    /// How often that has changed.
+    /// What the whole makes ready for itself before that.
+    room: Room,
+    /// How often something was said to the whole.
     count: u64,
     is_gone: bool,
+}
+
+/// How what a part has more stands to the whole.
+#[derive(Clone, Copy, Debug)]
+enum Room {
+    NotAsked,
+    Asked(u64),
+    Heard,
+    Ended(Result<(), RoomError>),
+}
+
+/// Why what a part has more could not be made ready. Nothing of it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RoomError {
+    /// It could not be written.
+    Unwritten(IoError),
+    /// Something that was written there may be gone again.
+    Lost,
+    /// The whole is about to end, or has stopped.
+    Ended,
 }
 
 impl LabelledPart {
@@ -58,6 +80,7 @@ impl LabelledPart {
             identity: part.identity(),
             bytes: None,
             is_told: true,
+            room: Room::NotAsked,
             count: 0,
             is_gone: false,
         })));
@@ -74,9 +97,41 @@ impl PartDoor {
         inner.count += 1;
     }
 
-    /// How often it has grown.
-    pub(crate) fn growths(&self) -> u64 {
+    /// How often it has grown, or was asked to.
+    pub(crate) fn count(&self) -> u64 {
         self.0.borrow().count
+    }
+
+    /// Has the whole make room ready, so that it can use so many bytes of data once the label says so.
+    pub(crate) fn ask_room(&self, bytes: u64) {
+        let inner = &mut *self.0.borrow_mut();
+        inner.room = Room::Asked(bytes);
+        inner.count += 1;
+    }
+
+    /// The bytes that it was asked for, once.
+    pub(crate) fn hear_room(&self) -> Option<u64> {
+        let room = &mut self.0.borrow_mut().room;
+        match *room {
+            Room::Asked(bytes) => {
+                *room = Room::Heard;
+                Some(bytes)
+            }
+            _ => None,
+        }
+    }
+
+    /// So that has ended: of what is ready all is durable.
+    pub(crate) fn end_room(&self, ended: Result<(), RoomError>) {
+        self.0.borrow_mut().room = Room::Ended(ended);
+    }
+
+    /// How it has ended, once it has, and once.
+    pub(crate) fn take_room(&self) -> Option<Result<(), RoomError>> {
+        let room = &mut self.0.borrow_mut().room;
+        let Room::Ended(ended) = *room else { return None };
+        *room = Room::NotAsked;
+        Some(ended)
     }
 
     /// The bytes of data that it has, if that was not told.

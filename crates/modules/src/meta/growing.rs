@@ -2,14 +2,17 @@
 
 use std::fmt;
 
-use thinwire_volume::Volume;
+use thinwire_volume::{IoError, Volume};
 
-use super::{Assembly, Label, LabelWork, Labels, OpeningError, PartDoor, WholeOpening, WholeSizes};
-use crate::Integrity;
+use super::{
+    Assembly, Label, LabelWork, Labels, OpeningError, PartDoor, RoomError, WholeOpening, WholeSizes,
+};
 use crate::cuts::CutRecord;
+use crate::{Integrity, IntegrityState, SumGrowthError, SumLayout};
 
 /// Has a whole grow while it is used, by drawing another opening, with whose second phase the larger sizes come: what a crash leaves is what it leaves of
 /// any opening. Only when all labels say them, durably, the whole has more bytes to offer. What the module keeps in the labels is changed in the same way.
+/// A volume with sums makes ready what comes before that, and the labels say what of both.
 ///
 /// A state machine beside the whole: its labels are written through the [`PartDoor`]s of its parts, which go on when those are polled.
 pub struct WholeGrowth {
@@ -20,15 +23,25 @@ pub struct WholeGrowth {
     labels: Option<Vec<(Labels, Label)>>,
     /// Who writes those of the first part otherwise, cuts and writers: it lends them.
     record: Option<CutRecord>,
+    /// What the module makes ready first, or has.
+    room: Option<AskedRoom>,
     /// With the sizes that come with it, if it grows.
     opening: Option<(WholeOpening, Option<WholeSizes>)>,
     canary: GrowthCanary,
 }
 
+/// What comes when the only part is ready for it.
+struct AskedRoom {
+    id: [u8; 16],
+    sizes: WholeSizes,
+    state: Vec<u8>,
+    is_ready: bool,
+}
+
 /// A fault planted in it, which its tests must find.
 #[cfg_attr(not(test), allow(dead_code, reason = "tests plant them"))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum GrowthCanary {
+pub(crate) enum GrowthCanary {
     #[default]
     None,
     /// What it grows by is offered before labels say so.
@@ -40,6 +53,14 @@ pub(super) enum GrowthCanary {
 pub enum GrowthError {
     /// Its parts have no room that it could use.
     NoRoom,
+    /// Of a volume with sums: why it does not use what its part has.
+    Sums(SumGrowthError),
+    /// What its part has more could not be written: it is as large as before.
+    Unwritten(IoError),
+    /// What was written there may be gone again: it is as large as before.
+    Lost,
+    /// It is about to end, and as large as before.
+    Ended,
     /// Labels could not be written: whether it has grown is found out when it is opened the next time.
     Labels(OpeningError),
     /// They could not be before: nothing more is written to them until it was opened again.
@@ -55,6 +76,14 @@ impl fmt::Display for GrowthError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             GrowthError::NoRoom => f.write_str("its parts have no room that it could use"),
+            GrowthError::Sums(error) => write!(f, "it {error}"),
+            GrowthError::Unwritten(error) => {
+                write!(f, "what its part has grown by cannot be zeroed: {error}")
+            }
+            GrowthError::Lost => {
+                f.write_str("its part may have lost some of what was zeroed there: try again")
+            }
+            GrowthError::Ended => f.write_str("it is about to end"),
             GrowthError::Labels(error) => write!(
                 f,
                 "its labels could not be written, so it is found out whether it has grown when it is opened the next time: {error}"
@@ -86,12 +115,12 @@ impl WholeGrowth {
         let own = labels.len() + usize::from(record.is_some());
         assert!(doors.len() == whole.parts.len() && own == doors.len(), "of each part");
         let (labels, canary) = (Some(labels), GrowthCanary::None);
-        WholeGrowth { whole, doors, labels, record, opening: None, canary }
+        WholeGrowth { whole, doors, labels, record, room: None, opening: None, canary }
     }
 
     /// Plants a fault, which tests must find.
     #[cfg(test)]
-    pub(super) fn set_canary(&mut self, canary: GrowthCanary) {
+    pub(crate) fn set_canary(&mut self, canary: GrowthCanary) {
         self.canary = canary;
     }
 
@@ -120,14 +149,45 @@ impl WholeGrowth {
     /// It does not: nothing was written. [`GrowthError::Busy`] if it is growing.
     pub fn begin(&mut self, id: [u8; 16]) -> Result<(), GrowthError> {
         self.refuse_busy()?;
-        // What that grows by is zeroed first, by who opens it.
-        if self.whole.module.name == Integrity::NAME {
-            return Err(GrowthError::NoRoom);
+        if self.room.is_some() {
+            return Err(GrowthError::Busy);
         }
         let sizes = self.whole.with_room(&self.volumes()).ok_or(GrowthError::NoRoom)?;
+        match self.whole.module.name == Integrity::NAME {
+            true => self.ask_room(id, &sizes),
+            false => self.begin_labels(id, sizes, None),
+        }
+    }
+
+    /// What the part of a volume with sums has more is zeroed before any label says so.
+    fn ask_room(&mut self, id: [u8; 16], sizes: &WholeSizes) -> Result<(), GrowthError> {
+        let state = IntegrityState::decode(&self.label()?.state, self.whole.bytes);
+        let state = state.map_err(|_| GrowthError::Failed)?;
+        let (state, bytes) = state
+            .grow(self.whole.parts[0].data_bytes, sizes.part_bytes[0])
+            .map_err(|error| match error {
+                SumGrowthError::NoRoom => GrowthError::NoRoom,
+                other => GrowthError::Sums(other),
+            })?;
+        let sizes = WholeSizes { whole_bytes: SumLayout::of(bytes).bytes, part_bytes: vec![bytes] };
+        self.doors[0].ask_room(bytes);
+        self.room = Some(AskedRoom { id, sizes, state: state.encode(), is_ready: false });
+        Ok(())
+    }
+
+    /// Begins to have the labels say these sizes, and that the modules keep that.
+    fn begin_labels(
+        &mut self,
+        id: [u8; 16],
+        sizes: WholeSizes,
+        states: Option<Vec<Vec<u8>>>,
+    ) -> Result<(), GrowthError> {
         let labels = self.take_labels()?;
         let mut opening = WholeOpening::new(&self.whole, id, labels);
         opening.grow(sizes.clone());
+        if let Some(states) = states {
+            opening.restate(states);
+        }
         opening.begin(&mut self.doors);
         if self.canary == GrowthCanary::OffersEarly {
             self.offer(&sizes);
@@ -211,7 +271,42 @@ impl WholeGrowth {
         Ok(lent.into_iter().chain(self.labels.take().into_iter().flatten()).collect())
     }
 
-    /// Goes on; never waits. Says how it has ended, once it has: how many bytes the whole has.
+    /// Goes on with a growth; never waits. Says how it has ended, once it has: how many bytes the whole has. While the only part of a volume with sums is made ready, its
+    /// label may be written for others: [`WholeGrowth::turn`] is for these.
+    ///
+    /// # Errors
+    /// See [`GrowthError`].
+    pub fn turn_growth(&mut self) -> Option<Result<u64, GrowthError>> {
+        let Some(room) = &mut self.room else { return self.turn() };
+        if !room.is_ready {
+            match self.doors[0].take_room()? {
+                Ok(()) => room.is_ready = true,
+                Err(error) => {
+                    self.room = None;
+                    return Some(Err(match error {
+                        RoomError::Unwritten(error) => GrowthError::Unwritten(error),
+                        RoomError::Lost => GrowthError::Lost,
+                        RoomError::Ended => GrowthError::Ended,
+                    }));
+                }
+            }
+        }
+        if self.opening.is_some() {
+            return None;
+        }
+        let AskedRoom { id, sizes, state, .. } = self.room.take()?;
+        match self.begin_labels(id, sizes.clone(), Some(vec![state.clone()])) {
+            Ok(()) => None,
+            // It stays ready.
+            Err(GrowthError::Busy) => {
+                self.room = Some(AskedRoom { id, sizes, state, is_ready: true });
+                None
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Goes on with what was begun last; never waits. Says how it has ended, once it has: how many bytes the whole has.
     ///
     /// # Errors
     /// See [`GrowthError`].

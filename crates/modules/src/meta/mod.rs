@@ -28,10 +28,13 @@ pub use assembly::{
     Assembly, AssemblyError, FoundPart, NewPart, NewWhole, SeenPart, StalePart, WholeSizes,
     assemble, label_parts,
 };
+pub(crate) use beside::RoomError;
 pub use beside::{BESIDE_TOKEN, LabelledPart, PartDoor, PartFence};
 pub use early::{ReaderFence, WATCH_PERIOD, WatchedPart};
 pub use fault::LabelFault;
 pub use finding::{Finding, FoundLabel, LabelError};
+#[cfg(test)]
+pub(crate) use growing::GrowthCanary;
 pub use growing::{GrowthError, WholeGrowth};
 pub use label::{
     LABEL_AREA_BYTES, LABEL_BYTES, LABEL_LEAVES_MAX, LABEL_NAME_BYTES_MAX, LABEL_ROW_BYTES,

@@ -310,7 +310,7 @@ While a volume of a pool is attached, its face grows, too.
 
 A volume with labels is as large as those say, also where its parts have become larger: it grows by that when it is told to, and first all that it is made of,
 durably. It stays the same volume to whatever stands on it. Interrupted, it has grown or it has not. A linear one grows by what its last part has grown by, a
-stripe as far as all of its parts have, a mirror as far as all of its legs have, which must be there and in sync; one of kind integrity while nobody uses it, since what comes is zeroed first. A slice
+stripe as far as all of its parts have, a mirror as far as all of its legs have, which must be there and in sync; for it, and for one of kind integrity, what comes is zeroed first. A slice
 that was made with a size does not grow. A pool has what both of its parts have grown by, each by itself, and its volumes keep their sizes; it grows only when it is named itself.")]
     Grow {
         /// The volume: FILE.toml#POOL@VOLUME, FILE.toml#POOL, or FILE.toml#NAME of one with labels

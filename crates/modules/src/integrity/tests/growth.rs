@@ -94,10 +94,10 @@ fn what_cannot_grow_says_why() {
     assert!(refused(&|state| state[15] = 1).contains("sizes"));
 }
 
-const GROWN_BYTES: u64 = PART_BYTES + (5 << 20) + 3 * BLOCK;
+pub const GROWN_BYTES: u64 = PART_BYTES + (5 << 20) + 3 * BLOCK;
 
 /// A part with something written to it, and behind it what somebody else has left there.
-fn used() -> Content {
+pub fn used() -> Content {
     let mut world = World::over(made(PART_BYTES));
     for (block, stamp) in [(0, 1), (SECOND, 2), (LAST + 3, 3)] {
         world.write(block, 1, stamp, false);

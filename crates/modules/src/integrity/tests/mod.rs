@@ -4,6 +4,7 @@ mod conforms;
 mod crashes;
 mod finds;
 mod golden;
+mod grows;
 mod growth;
 mod opens;
 mod scrubs;

@@ -6,9 +6,8 @@ use thinwire_volume::{Completion, Geometry, Io, VolumeEvent};
 use super::*;
 use crate::Child;
 use crate::cuts::{CUT_LABEL_TOKEN, Recorder};
-use crate::meta::growing::GrowthCanary;
 use crate::meta::{
-    BESIDE_TOKEN, GrowthError, LABEL_AREA_BYTES, LabelledPart, PartFence, WholeGrowth,
+    BESIDE_TOKEN, GrowthCanary, GrowthError, LABEL_AREA_BYTES, LabelledPart, PartFence, WholeGrowth,
 };
 
 /// By so many bytes its last part has grown, in the first place.
