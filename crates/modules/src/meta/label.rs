@@ -9,7 +9,7 @@ mod writer;
 use thinwire_volume::{Identity, KeptWriter, WORK_PERCENT_MAX, WorkPace};
 
 use self::fields::*;
-use self::writer::{LEAVES, leaves_bytes, put_writer, writer};
+use self::writer::{IDLE, LEAVES, leaves_bytes, put_writer, writer};
 use super::LabelFault;
 use crate::{Module, Options};
 
@@ -220,9 +220,9 @@ impl Label {
         head(OPTIONS, &(self.options.iter().count() as u16).to_le_bytes());
         head(CONTENT, &self.content.identity);
         head(INCARNATION, &self.content.incarnation.to_le_bytes());
-        let with_leaves = self.writer.as_ref().map_or(0, |kept| put_writer(&mut image, kept));
+        let of_writer = self.writer.as_ref().map_or(0, |kept| put_writer(&mut image, kept));
         let works = if self.work.is_some() { WORKS } else { 0 };
-        put(&mut image, 0, COMPATIBLE, &(works | with_leaves).to_le_bytes());
+        put(&mut image, 0, COMPATIBLE, &(works | of_writer).to_le_bytes());
         for (part, at) in self.parts.iter().zip((0..).map(row)) {
             put(&mut image, at, PART_UUID, &part.uuid);
             put(&mut image, at, PART_BYTES, &part.bytes.to_le_bytes());
@@ -260,7 +260,7 @@ impl Label {
         let has_grown = read_only_compatible & GROWN != 0;
         let compatible = u64_of(image, 0, COMPATIBLE);
         let features = LabelFeatures {
-            compatible: compatible & !(WORKS | LEAVES),
+            compatible: compatible & !(WORKS | LEAVES | IDLE),
             read_only_compatible: read_only_compatible & !GROWN,
             incompatible: u64_of(image, 0, INCOMPATIBLE),
         };
@@ -275,7 +275,6 @@ impl Label {
         let (parts, options) = rows(image, module)?;
         let count = parts.len() + options.iter().count();
         let state = state(image, row(count))?;
-        let has_leaves = compatible & LEAVES != 0;
         let label = Label {
             generation: u64_of(image, 0, GENERATION),
             features,
@@ -296,7 +295,7 @@ impl Label {
                 identity: bytes(image, 0, CONTENT),
                 incarnation: u64_of(image, 0, INCARNATION),
             },
-            writer: writer(image, has_leaves, row(count) + state.len())?,
+            writer: writer(image, compatible, row(count) + state.len())?,
             cut: u64_of(image, 0, CUT),
             cut_begun: u64_of(image, 0, CUT_BEGUN),
             made_bytes: has_grown.then(|| u64_of(image, 0, MADE_BYTES)),

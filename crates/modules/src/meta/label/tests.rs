@@ -183,9 +183,9 @@ fn unknown_features_do_what_their_kind_says() {
     assert!(!read.may_write() && Label::decode(&image).unwrap().may_write());
     let work = LabelWork { scrubbed_to: Some(1 << 40), ..LabelWork::default() };
     let works = Label { work: Some(work), ..sample("mirror", 2) };
-    let newer = with(&works.encode().unwrap(), COMPATIBLE.at, &[5]);
+    let newer = with(&works.encode().unwrap(), COMPATIBLE.at, &[9]);
     let read = Label::decode(&newer).unwrap();
-    assert_eq!((read.features.compatible, read.work), (4, Some(work)));
+    assert_eq!((read.features.compatible, read.work), (8, Some(work)));
     let newer = with(&image, INCOMPATIBLE.at + 7, &[0x80]);
     assert_eq!(Label::decode(&newer), Err(LabelFault::Features { unknown: 1 << 63 }));
 }

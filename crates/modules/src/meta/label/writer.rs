@@ -7,6 +7,8 @@ use super::{LABEL_BYTES, LabelFault, LabelImage};
 
 /// Leaves stand behind the state. A compatible feature.
 pub(super) const LEAVES: u64 = 2;
+/// Under some generations of the writer nobody has written. A compatible feature.
+pub(super) const IDLE: u64 = 4;
 
 /// Bytes that these take at the end of a label.
 pub(super) fn leaves_bytes(writer: Option<&KeptWriter>) -> usize {
@@ -16,15 +18,16 @@ pub(super) fn leaves_bytes(writer: Option<&KeptWriter>) -> usize {
 
 /// Puts it there, with what is to be said among the compatible features.
 pub(super) fn put_writer(image: &mut LabelImage, kept: &KeptWriter) -> u64 {
-    // Of a gateway that ends its successor takes for granted that it has written.
-    let WriterRecord { generation, holder, name, idle: _ } = &kept.record;
+    let WriterRecord { generation, holder, name, idle } = &kept.record;
     let name = name.as_str();
     put(image, 0, HAS_WRITER, &[1]);
     put(image, 0, WRITER_NAME_LENGTH, &[name.len() as u8]);
     put(image, 0, WRITER_GENERATION, &generation.to_le_bytes());
     put(image, 0, WRITER_HOLDER, holder);
     put(image, 0, WRITER_NAME, name.as_bytes());
-    let Some(leaves) = &kept.leaves else { return 0 };
+    put(image, 0, WRITER_IDLE, &idle.to_le_bytes());
+    let with_idle = if *idle > 0 { IDLE } else { 0 };
+    let Some(leaves) = &kept.leaves else { return with_idle };
     put(image, 0, WRITER_LEAVES, &(leaves.len() as u16).to_le_bytes());
     for (leaf, at) in
         leaves.iter().zip((LABEL_BYTES - leaves_bytes(Some(kept))..).step_by(ROW_BYTES))
@@ -32,20 +35,23 @@ pub(super) fn put_writer(image: &mut LabelImage, kept: &KeptWriter) -> u64 {
         put(image, at, LEAF, &leaf.leaf);
         put(image, at, LEAF_GENERATION, &leaf.generation.to_le_bytes());
     }
-    LEAVES
+    LEAVES | with_idle
 }
 
-/// Who may write the whole, if that is kept here. `end` is where what stands before the leaves ends.
+/// Who may write the whole, if that is kept here, by these compatible features. `end` is where what stands before the leaves ends.
 pub(super) fn writer(
     image: &LabelImage,
-    has_leaves: bool,
+    compatible: u64,
     end: usize,
 ) -> Result<Option<KeptWriter>, LabelFault> {
+    let [has_leaves, has_idle] = [LEAVES, IDLE].map(|feature| compatible & feature != 0);
     let [has] = bytes(image, 0, HAS_WRITER);
     if has == 0 {
-        return match has_leaves {
-            true => Err(LabelFault::malformed("has writer", "is 0, and it has leaves of one")),
-            false => Ok(None),
+        let wrong = |why: &str| Err(LabelFault::malformed("has writer", why));
+        return match (has_leaves, has_idle) {
+            (true, _) => wrong("is 0, and it has leaves of one"),
+            (false, true) => wrong("is 0, and it has idle generations of one"),
+            (false, false) => Ok(None),
         };
     }
     if has != 1 {
@@ -63,7 +69,8 @@ pub(super) fn writer(
         generation: u64_of(image, 0, WRITER_GENERATION),
         holder: bytes(image, 0, WRITER_HOLDER),
         name: HolderName::new(name),
-        idle: 0,
+        // An earlier version may have stored another writer beside what it does not know.
+        idle: if has_idle { u32::from_le_bytes(bytes(image, 0, WRITER_IDLE)) } else { 0 },
     };
     let leaves = if has_leaves { Some(leaves(image, end)?) } else { None };
     Ok(Some(KeptWriter { record, leaves }))

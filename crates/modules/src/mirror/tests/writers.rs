@@ -13,6 +13,7 @@ use crate::meta::LABEL_LEAVES_MAX;
 /// One that says the same in all its fields.
 fn kept(generation: u64) -> KeptWriter {
     let record = WriterRecord::new(generation, [generation as u8; 16], &format!("n{generation}"));
+    let record = WriterRecord { idle: 40 + generation as u32, ..record };
     let leaf = |leaf: u8| LeafGeneration { leaf: [leaf; 16], generation };
     KeptWriter { record, leaves: Some((1..=generation as u8).map(leaf).collect()) }
 }

@@ -46,6 +46,8 @@ struct JsonPart {
 #[derive(Serialize)]
 struct JsonWriter {
     generation: u64,
+    /// Under so many generations before that one nobody has written, at least; of one that nobody holds that one among them.
+    idle: u32,
     /// What it is called; null if nobody is on record.
     name: Option<String>,
     /// Under which generations leaves were held, those that were, each with what its content is known by.
@@ -56,6 +58,7 @@ fn json_writer(kept: &KeptWriter) -> JsonWriter {
     let leaves = kept.leaves.iter().flatten().filter(|leaf| leaf.generation != 0);
     JsonWriter {
         generation: kept.record.generation,
+        idle: kept.record.idle,
         name: kept.record.is_held().then(|| kept.record.name.as_str().to_owned()),
         leaves: leaves.map(|leaf| (hex(&leaf.leaf), leaf.generation)).collect(),
     }

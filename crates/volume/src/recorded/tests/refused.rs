@@ -46,7 +46,7 @@ fn what_a_full_volume_does_not_keep_is_in_the_file() {
     assert_eq!((kept.borrow().record.generation, file.borrow().record.generation), (5, 0));
 }
 
-/// What is stored, be it that nobody was told, fences nobody when it is found again: labels say nothing of idle generations.
+/// What is stored, be it that nobody was told, fences nobody when it is found again, also by what keeps no idle generations.
 #[test]
 fn what_is_tried_again_is_known_without_its_idle_generations() {
     let record = WriterRecord { idle: 2, ..WriterRecord::new(3, CLIENT, "node2") };

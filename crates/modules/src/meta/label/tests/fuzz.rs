@@ -33,6 +33,7 @@ fn edit(image: &mut LabelImage, choices: &mut Choices<'_>) {
         OPENINGS,
         WRITER_LEAVES,
         RESERVED,
+        WRITER_IDLE,
         STATE_LENGTH,
     ];
     match choices.below(5) {

@@ -34,6 +34,10 @@ fn images() -> Vec<(&'static str, Label)> {
     };
     let leaves = Some(vec![leaf(0xe1), LeafGeneration::default(), leaf(0xe3)]);
     over_leaves.writer = Some(KeptWriter { record, leaves });
+    let mut idle = sample("linear", 2);
+    idle.role = 0;
+    let record = WriterRecord { idle: 0x0102_0304, ..record };
+    idle.writer = Some(KeptWriter { record, leaves: None });
     let mut crypt = sample("crypt", 1);
     crypt.options.set(crypt.module.option("block").unwrap(), 512);
     let sealed = std::array::from_fn(|at| 0x80 + at as u8);
@@ -70,6 +74,7 @@ fn images() -> Vec<(&'static str, Label)> {
         ("stripe", stripe),
         ("with-writer", top),
         ("with-leaves", over_leaves),
+        ("with-idle", idle),
     ]
 }
 
@@ -168,6 +173,7 @@ fn fields_are_where_the_document_says() {
         OPENINGS,
         WRITER_LEAVES,
         RESERVED,
+        WRITER_IDLE,
         STATE_LENGTH,
         RESERVED_BETWEEN,
         CUT,

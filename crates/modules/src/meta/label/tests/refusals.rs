@@ -212,6 +212,22 @@ fn leaves_are_beside_a_writer_and_have_room() {
     );
 }
 
+/// Nor are there idle generations of nobody, or none that are said to be some.
+#[test]
+fn idle_generations_are_those_of_a_writer() {
+    let mut label = sample("linear", 1);
+    let record = WriterRecord { idle: 3, ..WriterRecord::new(7, [1; 16], "node1") };
+    label.writer = Some(KeptWriter { record, leaves: None });
+    let image = label.encode().unwrap();
+    let says = "says what no label can: its field";
+    let why = format!("{says} `has writer` is 0, and it has idle generations of one");
+    refused_of(&image, HAS_WRITER.at, &[0], &why);
+    let why = format!("{says} `reserved` has 0x04 at byte 32, where zero belongs");
+    refused_of(&image, WRITER_IDLE.at, &[0], &why);
+    let why = format!("{says} `reserved` has 0x03 at byte 348, where zero belongs");
+    refused_of(&image, COMPATIBLE.at, &[0], &why);
+}
+
 #[test]
 fn options_are_the_modules() {
     let option = row(3);
@@ -257,6 +273,7 @@ fn nothing_stands_where_nothing_has_a_meaning() {
     let gap = RESERVED_IN_WORK.at;
     for at in [
         WRITER_LEAVES.at,
+        WRITER_IDLE.at,
         RESERVED.at,
         RESERVED.end() - 1,
         MADE_BYTES.at,
