@@ -157,6 +157,8 @@ impl Presence {
 
 pub(crate) struct Export {
     pub name: String,
+    /// See [`ExportOpening::exchange`](crate::ExportOpening::exchange).
+    pub exchange: u64,
     pub presence: Presence,
     pub volume: Box<dyn Volume>,
     pub read_only: bool,
@@ -292,6 +294,8 @@ pub struct Exports {
     pub(crate) untold: Vec<Untold>,
     /// Syncs that owners on other shards are asked for.
     pub(crate) syncs_elsewhere: usize,
+    /// How many exchanges of exports there were.
+    pub(crate) exchange: u64,
     verifier: u64,
     /// What a person who looks after the node should know, oldest first.
     notes: VecDeque<String>,
@@ -342,6 +346,7 @@ impl Exports {
             asked: Vec::new(),
             untold: Vec::new(),
             syncs_elsewhere: 0,
+            exchange: 0,
             verifier: seed,
             notes: VecDeque::new(),
         }
@@ -374,6 +379,7 @@ impl Exports {
             .map_or_else(VecDeque::new, |(_, granted)| granted);
         let export = Export {
             name,
+            exchange: self.exchange,
             presence: Presence::There,
             volume,
             read_only,

@@ -11,6 +11,7 @@ use thinwire_volume::{Completion, ErrorKind, Identity, IoError, Op, Volume};
 
 use crate::exports::{DoorCanary, Export, Exports, Presence};
 use crate::ios::{IoTicket, PendingIo};
+use crate::opening::ExportOpening;
 use crate::record::RecordState;
 use crate::spread::{Role, Word};
 
@@ -156,8 +157,9 @@ impl Exports {
         }
     }
 
-    /// Takes the volume of an export out, and forgets all but its place. Its name comes back with it.
-    pub(crate) fn vacate(&mut self, export: usize) -> (String, Box<dyn Volume>) {
+    /// Takes the volume of an export out, and forgets all but its place. With it comes back which export of its name it was.
+    pub(crate) fn vacate(&mut self, export: usize) -> (ExportOpening, Box<dyn Volume>) {
+        let opening = self.opening_of(export);
         let nothing = MemoryStore::new(512, 512, Identity::default(), &self.pool);
         let e = &mut self.exports[export];
         e.presence = Presence::Gone;
@@ -173,6 +175,6 @@ impl Exports {
             marks.remove(export);
         }
         self.timed.remove(export);
-        (name, volume)
+        (opening, volume)
     }
 }

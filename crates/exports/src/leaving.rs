@@ -7,6 +7,7 @@
 use thinwire_volume::{Completion, Io, Op, Volume};
 
 use crate::exports::{DoorCanary, Export, Exports, LEFT_KEPT, LastGrants, Presence};
+use crate::opening::ExportOpening;
 use crate::record::{RECORD_TOKEN, RecordState};
 
 /// Tokens of the last sync of an export have this bit, besides [`RECORD_TOKEN`], and its index.
@@ -46,7 +47,7 @@ impl Exports {
     }
 
     /// The next export that has been taken away and has nothing under way any more, and its volume.
-    pub fn take_gone(&mut self) -> Option<(String, Box<dyn Volume>)> {
+    pub fn take_gone(&mut self) -> Option<(ExportOpening, Box<dyn Volume>)> {
         if !self.has_gone() {
             return None;
         }

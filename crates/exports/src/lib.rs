@@ -25,7 +25,8 @@
 //! * `ios.rs`: I/Os in the volumes, flushes together, doubtful durability
 //! * `timed.rs`: time for volumes that wait for it
 //! * `marks.rs`: which of many exports have something to be done
-//! * `leaving.rs`: exports that are taken away; `fenced.rs`: those that somebody else serves by now
+//! * `leaving.rs`: exports that are taken away; `fenced.rs`: those that somebody else serves by now;
+//!   `opening.rs`: which of those that have one name
 //! * `spread.rs`, `owner.rs`, `branch.rs`: one export on several shards
 //!
 //! An I/O without a permit does not compile, and nobody else makes one:
@@ -59,6 +60,7 @@ mod holder;
 mod ios;
 mod leaving;
 mod marks;
+mod opening;
 mod owner;
 mod passes;
 mod record;
@@ -72,6 +74,7 @@ pub use claims::WriteClaim;
 pub use dialect::{Dialect, DialectDesk, Done, Refused, Submitted, Wish};
 pub use exports::{DoorCanary, DoorStats, ExportConfig, Exports, ExportsConfig};
 pub use ios::{IoTicket, Permit};
+pub use opening::ExportOpening;
 pub use record::RecordedWriter;
 pub use report::{ExportReport, RecordReport, WriterReport};
 pub use spread::{DoorLetter, SpreadConfig};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_exports::{
-    Denial, Denied, DoorCanary, ExportConfig, Exports, ExportsConfig, Granted, InitiatorRun,
-    IoTicket, NoEntry, Pass, RecordReport, User, Users, WriteClaim,
+    Denial, Denied, DoorCanary, ExportConfig, ExportOpening, Exports, ExportsConfig, Granted,
+    InitiatorRun, IoTicket, NoEntry, Pass, RecordReport, User, Users, WriteClaim,
 };
 use thinwire_volume::stores::FileStore;
 use thinwire_volume::testing::{MemDisk, Puppet};

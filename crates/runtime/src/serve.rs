@@ -16,7 +16,7 @@ use thinwire_initiator::Initiator;
 use thinwire_link::Link;
 use thinwire_node::{Lane, PartId};
 use thinwire_target::{
-    ExportConfig, FencedExport, SESSION_NUMBER, SpreadConfig, Target, TargetConfig, session_lane,
+    ExportConfig, ExportOpening, SESSION_NUMBER, SpreadConfig, Target, TargetConfig, session_lane,
 };
 
 use crate::clock::{entropy, entropy_bytes};
@@ -145,8 +145,8 @@ pub struct TargetShard {
     index: u8,
     /// The target's links, by number.
     links: Vec<usize>,
-    /// With the names of their exports.
-    leaves: Vec<(String, OpenedLeaf)>,
+    /// With their exports.
+    leaves: Vec<(ExportOpening, OpenedLeaf)>,
     /// In the order in which they were added.
     exports: Vec<Shown>,
     /// What a reload is about to add.
@@ -170,7 +170,8 @@ pub struct TargetShard {
 
 /// What is kept here of an export.
 struct Shown {
-    name: String,
+    /// Which one of its name.
+    opening: ExportOpening,
     direct: Option<bool>,
     awaited: Option<Awaited>,
     tend: Option<Box<dyn FnMut() -> Tended>>,
@@ -255,19 +256,17 @@ impl TargetShard {
         for port in export.ports {
             shard.node().give_port(port, self.target);
         }
-        let name = &export.config.name;
-        self.leaves.extend(export.leaves.into_iter().map(|leaf| (name.clone(), leaf)));
         let target = shard.get_mut(self.target);
-        let name = name.clone();
-        match spread {
+        let opening = match spread {
             Some(spread) => target.add_spread_export(export.config, spread),
             None => target.add_export(export.config),
-        }
-        target.set_weight(&name, export.weight);
+        };
+        target.set_weight(&opening.name, export.weight);
+        self.leaves.extend(export.leaves.into_iter().map(|leaf| (opening.clone(), leaf)));
         let OpenedExport { direct, awaited, tend, end, clerk, .. } = export;
         self.clerk = self.clerk.take().or(clerk);
         self.is_tended |= tend.is_some();
-        self.exports.push(Shown { name, direct, awaited, tend, end });
+        self.exports.push(Shown { opening, direct, awaited, tend, end });
         Ok(())
     }
 
@@ -383,14 +382,15 @@ impl TargetShard {
             let Some(tend) = &mut shown.tend else { continue };
             let Tended { ports, fds, leaves } = tend();
             if let Some(leaves) = leaves {
-                self.leaves.retain(|(name, _)| *name != shown.name);
-                self.leaves.extend(leaves.into_iter().map(|leaf| (shown.name.clone(), leaf)));
+                self.leaves.retain(|(of, _)| *of != shown.opening);
+                self.leaves.extend(leaves.into_iter().map(|leaf| (shown.opening.clone(), leaf)));
             }
             let mut shard = self.shard.borrow_mut();
             ports.into_iter().for_each(|port| shard.node().give_port(port, self.target));
             for fd in fds {
                 if let Err(e) = shard.add_volume(fd, Some(self.target)) {
-                    tracing::warn!("export {}: cannot hear of a disk: {e}", shown.name);
+                    let name = &shown.opening.name;
+                    tracing::warn!("export {name}: cannot hear of a disk: {e}");
                 }
             }
         }
@@ -411,46 +411,6 @@ impl TargetShard {
         }
     }
 
-    /// Lets go of what was taken away and has ended.
-    #[cold]
-    fn let_go_of_gone(&mut self) {
-        loop {
-            let gone = self.shard.borrow_mut().get_mut(self.target).take_gone();
-            let Some((name, volume)) = gone else { return };
-            // It takes its file and its lock with it.
-            drop(volume);
-            let at = self.leaving.iter().position(|shown| shown.name == name);
-            let shown = self.leaving.remove(at.expect("it was taken away"));
-            if let Some(end) = shown.end {
-                end(ExportEnd::Orderly);
-            }
-            tracing::info!("export {name} is closed");
-        }
-    }
-
-    /// Lets go, at once, of what exports stood on that somebody else has by now.
-    #[cold]
-    pub(crate) fn let_go_of_fenced(&mut self) {
-        while self.target().has_fenced() {
-            let fenced = self.shard.borrow_mut().get_mut(self.target).take_fenced();
-            let FencedExport { name, volume, was_leaving } = fenced.expect("just seen");
-            // With it go its ports, so that nothing of what it has asked for comes back, and its files.
-            drop(volume);
-            let shown = match was_leaving {
-                true => &mut self.leaving,
-                false => &mut self.exports,
-            };
-            let at = shown.iter().position(|shown| shown.name == name);
-            if let Some(end) = at.and_then(|at| shown.remove(at).end) {
-                end(ExportEnd::Fenced);
-            }
-            if !was_leaving {
-                self.leaves.retain(|(of, _)| *of != name);
-                self.fenced.push(name);
-            }
-        }
-    }
-
     /// How it is. Between two turns.
     pub fn report(&self) -> ShardReport {
         let (shard, target) = (self.shard(), self.target());
@@ -460,11 +420,11 @@ impl TargetShard {
             let name = links.name(at).to_string();
             LinkReport { name, addr: links.local(at), stats: links.stats(at) }
         };
-        let leaf = |(export, leaf): &(String, OpenedLeaf)| {
+        let leaf = |(of, leaf): &(ExportOpening, OpenedLeaf)| {
             // One that was let go of a moment ago is not there.
             let report = shard.find(leaf.initiator)?.report(now);
             Some(LeafReport {
-                export: export.clone(),
+                export: of.name.clone(),
                 uri: leaf.uri.clone(),
                 member: leaf.member,
                 links: leaf.links.iter().map(|&at| shard.links().name(at).to_string()).collect(),
@@ -476,7 +436,11 @@ impl TargetShard {
             now,
             exports: target.exports(),
             leaves: self.leaves.iter().filter_map(leaf).collect(),
-            direct: self.exports.iter().filter_map(|e| Some((e.name.clone(), e.direct?))).collect(),
+            direct: self
+                .exports
+                .iter()
+                .filter_map(|e| Some((e.opening.name.clone(), e.direct?)))
+                .collect(),
             leaving: target.leaving().map(str::to_owned).collect(),
             fenced: self.fenced.clone(),
             sessions: target.first_sessions(SESSIONS_TOLD_MAX),

@@ -83,10 +83,10 @@ impl World {
         while self.exports.iter().any(|e| matches!(e.presence, Presence::Leaving { .. })) {
             let mut servers = self.servers.iter_mut().enumerate();
             let gone = servers.find_map(|(at, server)| Some((at, server.take_gone()?)));
-            let Some((server, (name, volume))) = gone else { return };
+            let Some((server, (opening, volume))) = gone else { return };
             drop(volume);
             let mut exports = self.exports.iter();
-            let gone = exports.position(|e| e.server == server && e.name == name);
+            let gone = exports.position(|e| e.server == server && e.name == opening.name);
             let gone = gone.expect("an export of its server");
             let e = &mut self.exports[gone];
             // With a store that failed to sync something is lost.

@@ -219,7 +219,7 @@ impl Server {
                 found = Fenced::Some;
                 // With it go its ports and its disks.
                 drop(fenced.volume);
-                let is_it = |e: &Export| e.server == me && e.name == fenced.name;
+                let is_it = |e: &Export| e.server == me && e.name == fenced.opening.name;
                 let number = exports.iter().position(is_it).expect("an export of this server");
                 exports[number].upheavals += 1;
                 exports[number].own_media().for_each(MediumHandle::kill);

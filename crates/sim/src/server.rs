@@ -11,7 +11,7 @@ use thinwire_link::sim::{SimLink, Steer};
 use thinwire_node::{Lane, Node, NodeCanary, PartId};
 use thinwire_proto::{DropReason, Drops, Time};
 use thinwire_target::{
-    ExportConfig, SESSION_NUMBER, Target, TargetConfig, TargetKeys, session_lane,
+    ExportConfig, ExportOpening, SESSION_NUMBER, Target, TargetConfig, TargetKeys, session_lane,
 };
 use thinwire_volume::{Effect, Letter, PartEvent, Volume};
 use thinwire_wire::FrameError;
@@ -357,7 +357,7 @@ impl Server {
     }
 
     /// The next volume that is left of an export which was taken away.
-    pub(crate) fn take_gone(&mut self) -> Option<(String, Box<dyn Volume>)> {
+    pub(crate) fn take_gone(&mut self) -> Option<(ExportOpening, Box<dyn Volume>)> {
         self.shards.iter_mut().filter_map(ServerShard::target_mut).find_map(Target::take_gone)
     }
 

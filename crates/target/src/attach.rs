@@ -60,9 +60,7 @@ impl House {
                 );
                 return refuse(peer, transaction, Status::WrongShard, 0, text);
             }
-            if self.exports.open_count(session) == 0
-                && self.silent.iter().any(|name| name == attach.export)
-            {
+            if self.exports.open_count(session) == 0 && self.is_fenced(attach.export) {
                 // Whoever serves it by now is looked for again; one that uses others here is told, and they go on.
                 peer.ended = true;
                 return;

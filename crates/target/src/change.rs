@@ -1,6 +1,7 @@
 //! What changes while a target serves, besides its keys: limits, and exports that come and go
 //! (`docs/security.md`, "Limits"; `docs/design.md`, "Exports that come and go").
 
+use thinwire_exports::ExportOpening;
 use thinwire_volume::Volume;
 
 use crate::{Limits, Target};
@@ -54,7 +55,7 @@ impl Target {
 
     /// The next export that was taken away and has nothing under way any more, and its volume, synced. What is left
     /// of it is the caller's.
-    pub fn take_gone(&mut self) -> Option<(String, Box<dyn Volume>)> {
+    pub fn take_gone(&mut self) -> Option<(ExportOpening, Box<dyn Volume>)> {
         self.house.exports.take_gone()
     }
 }

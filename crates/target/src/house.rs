@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use thinwire_buffer::{Addr, LinkInfo, Pool, Room};
-use thinwire_exports::Exports;
+use thinwire_exports::{ExportOpening, Exports};
 use thinwire_proto::{Drops, SipRng, Stage, StageObserver, Time};
 use thinwire_volume::Op;
 
@@ -63,8 +63,10 @@ pub(crate) struct House {
     pub owners: Vec<Option<Owner>>,
     /// Of the session that was opened last.
     pub session_number: u64,
-    /// Names of exports that were fenced, of all shards: nothing is said of them.
-    pub silent: Vec<String>,
+    /// Exports that were fenced, of all shards, the last one of each name: nothing is said of them.
+    pub silent: Vec<ExportOpening>,
+    /// Exports that have come while this target serves, of all shards: what is said of earlier ones of their names is not said of these.
+    pub came: Vec<ExportOpening>,
     /// Other protocols in front of the door.
     pub guests: Guests,
     /// By place: which of their sessions has it.

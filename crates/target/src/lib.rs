@@ -65,6 +65,6 @@ pub use report::{KeyReport, SessionReport};
 pub use silent::FencedExport;
 pub use target::Target;
 pub use thinwire_exports::{
-    Dialect, DoorCanary, DoorLetter, ExportConfig, ExportReport, RecordReport, SpreadConfig,
-    WriterReport,
+    Dialect, DoorCanary, DoorLetter, ExportConfig, ExportOpening, ExportReport, RecordReport,
+    SpreadConfig, WriterReport,
 };

@@ -4,7 +4,7 @@
 //! doors write letters to one another.
 
 use thinwire_buffer::Addr;
-use thinwire_exports::{DoorLetter, ExportConfig, SpreadConfig};
+use thinwire_exports::{DoorLetter, ExportConfig, ExportOpening, SpreadConfig};
 use thinwire_proto::{DropReason, Time};
 use thinwire_volume::Letter;
 
@@ -18,10 +18,10 @@ const FORWARDS_MAX: usize = 64;
 impl Target {
     /// Tells this shard of all exports of all shards, in the order in which discovery tells them,
     /// each with the shard that has it. Without this there are no others. Before the first frame, and when exports have
-    /// come or gone.
+    /// come or gone ([`Target::begin_exchange`]).
     pub fn set_all_exports(&mut self, all: &[(String, u8)]) {
-        let silent = &self.house.silent;
-        let all: Vec<_> = all.iter().filter(|(name, _)| !silent.contains(name)).collect();
+        self.house.came.retain(|of| all.iter().any(|(name, _)| *name == of.name));
+        let all: Vec<_> = all.iter().filter(|(name, _)| !self.house.is_fenced(name)).collect();
         self.offered_names = all.iter().map(|(name, _)| name.clone()).collect();
         let others = all.into_iter().filter(|(_, shard)| *shard != self.shard);
         self.house.elsewhere = others.cloned().collect();
@@ -40,14 +40,19 @@ impl Target {
     }
 
     /// Offers a volume of an export that all shards have, each with a volume of its own on the same
-    /// content. Names are unique: the caller has checked. Discovery tells it as
+    /// content. Names are unique: the caller has checked. What it returns names it among those of its name. Discovery tells it as
     /// [`Target::set_all_exports`] does.
-    pub fn add_spread_export(&mut self, config: ExportConfig, spread: SpreadConfig) {
+    pub fn add_spread_export(
+        &mut self,
+        config: ExportConfig,
+        spread: SpreadConfig,
+    ) -> ExportOpening {
         debug_assert_eq!(spread.shard, self.shard, "one of another shard");
         self.offered_names.push(config.name.clone());
         self.house.spread.push((config.name.clone(), spread.shards));
         let export = self.house.exports.add_spread(config, spread);
         self.house.fair.add_line(export);
+        self.house.exports.opening_of(export)
     }
 
     /// What the door of another shard has to say.

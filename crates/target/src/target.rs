@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::{LinkInfo, Pool, Room, RxFrame, TxBatch};
-use thinwire_exports::{ExportConfig, Exports, ExportsConfig};
+use thinwire_exports::{ExportConfig, ExportOpening, Exports, ExportsConfig};
 use thinwire_proto::{DropReason, Sealed, SipRng, StageObserver, Time, Unsealed};
 use thinwire_seal::Random;
 use thinwire_volume::Letter;
@@ -63,8 +63,8 @@ pub struct Target {
     pub(crate) stopping: bool,
     /// Exports that were fenced, until the driver has them.
     pub(crate) fenced: VecDeque<FencedExport>,
-    /// Shards that are to be told of them, and their names.
-    pub(crate) silences: VecDeque<(u8, String)>,
+    /// Shards that are to be told of them.
+    pub(crate) silences: VecDeque<(u8, ExportOpening)>,
 }
 
 impl Target {
@@ -123,6 +123,7 @@ impl Target {
                 session_number: 0,
                 guests: Vec::new(),
                 silent: Vec::new(),
+                came: Vec::new(),
                 seats: Vec::new(),
             },
             peers: Vec::new(),
@@ -144,12 +145,12 @@ impl Target {
         }
     }
 
-    /// Offers a volume. Names are unique: the caller has checked.
-    pub fn add_export(&mut self, config: ExportConfig) {
+    /// Offers a volume. Names are unique: the caller has checked. What it returns names it among those of its name.
+    pub fn add_export(&mut self, config: ExportConfig) -> ExportOpening {
         self.offered_names.push(config.name.clone());
-        self.house.silent.retain(|name| *name != config.name);
         let export = self.house.exports.add(config);
         self.house.fair.add_line(export);
+        self.house.exports.opening_of(export)
     }
 
     /// While several sessions want something, those of an export have so many times what those of others

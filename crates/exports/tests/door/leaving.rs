@@ -31,8 +31,8 @@ fn an_export_leaves_when_nothing_of_it_is_under_way() {
     assert!(!exports.has_gone() && exports.leaving().eq(["p0"]) && exports.is_at_work());
     puppets[0].succeed(&sync);
     settle(&mut exports, &mut users);
-    let (name, volume) = exports.take_gone().unwrap();
-    assert_eq!((name.as_str(), volume.outstanding()), ("p0", 0));
+    let (opening, volume) = exports.take_gone().unwrap();
+    assert_eq!((opening.name.as_str(), volume.outstanding()), ("p0", 0));
     assert!(exports.take_gone().is_none() && exports.leaving().next().is_none());
 
     // Meanwhile the other goes on, and another of the same name has the place.
@@ -98,7 +98,7 @@ fn a_late_attach_to_an_export_that_came_back_fences_nobody() {
     settle(&mut exports, &mut Dialect::default());
     puppets[0].succeed(&puppets[0].take_one());
     settle(&mut exports, &mut Dialect::default());
-    let (name, volume) = exports.take_gone().unwrap();
+    let (ExportOpening { name, .. }, volume) = exports.take_gone().unwrap();
     exports.add(ExportConfig { name, volume, read_only: false });
     settle(&mut exports, &mut Dialect::default());
     let denied = ask(&mut exports, &user(1), None).unwrap_err();

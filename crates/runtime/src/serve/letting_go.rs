@@ -1,10 +1,10 @@
-//! The end of a shard's exports: what they keep for themselves is brought in order, and disks that hang are named before they are waited for.
+//! The end of exports: those that were taken away or fenced, and all of a shard, where what they keep for themselves is brought in order, and disks that hang are named before they are waited for.
 
 use std::any::Any;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use thinwire_target::Target;
+use thinwire_target::{FencedExport, Target};
 use thinwire_volume::Part;
 
 use super::{Awaited, ExportEnd, OpenedExport, STOP_LOOK, Shown, TargetShard};
@@ -18,6 +18,46 @@ const WIND_UP_LOOK: Duration = Duration::from_millis(2);
 const ANSWER_PATIENCE: Duration = Duration::from_millis(300);
 
 impl TargetShard {
+    /// Lets go of what was taken away and has ended.
+    #[cold]
+    pub(super) fn let_go_of_gone(&mut self) {
+        loop {
+            let gone = self.shard.borrow_mut().get_mut(self.target).take_gone();
+            let Some((opening, volume)) = gone else { return };
+            // It takes its file and its lock with it.
+            drop(volume);
+            let at = self.leaving.iter().position(|shown| shown.opening == opening);
+            let shown = self.leaving.remove(at.expect("it was taken away"));
+            if let Some(end) = shown.end {
+                end(ExportEnd::Orderly);
+            }
+            tracing::info!("export {} is closed", opening.name);
+        }
+    }
+
+    /// Lets go, at once, of what exports stood on that somebody else has by now.
+    #[cold]
+    pub(crate) fn let_go_of_fenced(&mut self) {
+        while self.target().has_fenced() {
+            let fenced = self.shard.borrow_mut().get_mut(self.target).take_fenced();
+            let FencedExport { opening, volume, was_leaving } = fenced.expect("just seen");
+            // With it go its ports, so that nothing of what it has asked for comes back, and its files.
+            drop(volume);
+            let shown = match was_leaving {
+                true => &mut self.leaving,
+                false => &mut self.exports,
+            };
+            let at = shown.iter().position(|shown| shown.opening == opening);
+            if let Some(end) = at.and_then(|at| shown.remove(at).end) {
+                end(ExportEnd::Fenced);
+            }
+            if !was_leaving {
+                self.leaves.retain(|(of, _)| *of != opening);
+                self.fenced.push(opening.name);
+            }
+        }
+    }
+
     /// Lets go of the exports, and ends what they stood on. There is no target any more then; its links
     /// stay open. Once.
     pub(crate) fn let_go(&mut self) {
@@ -56,7 +96,7 @@ impl TargetShard {
     /// Whoever lets go of a disk waits for its last I/O, and the first that hangs keeps the thread: so those that do
     /// not answer soon are told of together, as long as what is returned lives.
     fn await_disks(&mut self) -> Vec<LettingGo> {
-        let named = |shown: &mut Shown| Some((shown.name.clone(), shown.awaited.take()?));
+        let named = |shown: &mut Shown| Some((shown.opening.name.clone(), shown.awaited.take()?));
         let awaited: Vec<_> = self.exports.iter_mut().filter_map(named).collect();
         if awaited.is_empty() {
             return Vec::new();

@@ -1,5 +1,6 @@
 //! Exports of which somebody else has been granted what they are made of: nothing is said of them.
 
+use thinwire_target::ExportOpening;
 use thinwire_volume::testing::Puppet;
 use thinwire_volume::{
     Closing, Completion, Effect, ErrorKind, Parcel, Part, PartEvent, VolumeEvent, WriterRecord,
@@ -59,7 +60,7 @@ fn of_what_was_fenced_nothing_is_said() {
     assert!(notes.iter().any(|note| note.contains("two") && note.contains("home/b")), "{notes:?}");
     assert_eq!((second.session_count(), second.has_export("two")), (0, false));
     let fenced = second.take_fenced().expect("its volume is given out");
-    assert_eq!(fenced.name, "two");
+    assert_eq!(fenced.opening.name, "two");
     assert!(puppet.take().is_empty(), "not even synced");
     drop(fenced);
 
@@ -149,16 +150,16 @@ fn a_name_that_comes_again_is_told_of_by_all_shards() {
         let [mut first, mut second] = fenced_two();
         let (all, is_back) = ([("one".into(), 0), ("all".into(), 1)], !added.is_empty());
         for shard in [&mut first, &mut second] {
-            shard.end_silence(&[]);
+            shard.begin_exchange(&[]);
             shard.set_all_exports(&all);
             assert_eq!(shard.silent().collect::<Vec<_>>(), ["two"]);
         }
-        if is_back {
-            let volume = Box::new(NullStore::new(1 << 20, 512));
-            first.add_export(ExportConfig { name: "two".into(), volume, read_only: false });
-        }
-        for shard in [&mut first, &mut second] {
-            shard.end_silence(&added);
+        for (index, shard) in [&mut first, &mut second].into_iter().enumerate() {
+            shard.begin_exchange(&added);
+            if is_back && index == 0 {
+                let volume = Box::new(NullStore::new(1 << 20, 512));
+                shard.add_export(ExportConfig { name: "two".into(), volume, read_only: false });
+            }
             shard.set_all_exports(&[("one".into(), 0), ("two".into(), 0), ("all".into(), 1)]);
             assert_eq!(shard.silent().next().is_none(), is_back);
         }
@@ -170,11 +171,178 @@ fn a_name_that_comes_again_is_told_of_by_all_shards() {
     }
 }
 
+/// What may happen while a reload puts another volume in the place of `two`, on shard 1, of which shard 0 is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// This shard takes the exchange.
+    Exchange(usize),
+    /// The second hears that somebody has what the former `two` is made of, or the one that has come.
+    Fenced(usize),
+    /// Its turn ends.
+    Close,
+    /// The first hears the next of what the second has told.
+    Hear,
+}
+
+/// The two shards, and what is on its way from the second to the first.
+struct Exchanged {
+    shards: [Target; 2],
+    /// The former `two`, and the one that comes.
+    puppets: [Puppet; 2],
+    letters: std::collections::VecDeque<Parcel>,
+    /// How the volumes of them were given out.
+    given_out: Vec<(ExportOpening, bool)>,
+}
+
+impl Exchanged {
+    fn after(steps: &[Step]) -> Self {
+        let puppets = [1, 2].map(|number| Puppet::new(number, Puppet::GEOMETRY));
+        let shards = [shard(0), shard_of(1, &puppets[0])];
+        let (letters, given_out) = Default::default();
+        let mut all = Exchanged { shards, puppets, letters, given_out };
+        steps.iter().for_each(|step| all.take(*step));
+        all
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Exchange(at) => {
+                if at == 1 {
+                    self.let_go();
+                }
+                let shard = &mut self.shards[at];
+                shard.begin_exchange(&["two".to_owned()]);
+                if at == 1 {
+                    // Of one that was fenced nothing is left.
+                    if shard.has_export("two") {
+                        shard.remove_export("two");
+                    }
+                    let volume = Box::new(self.puppets[1].clone());
+                    shard.add_export(ExportConfig { name: "two".into(), volume, read_only: false });
+                }
+                shard.set_all_exports(&[("one".into(), 0), ("two".into(), 1), ("all".into(), 1)]);
+            }
+            Step::Fenced(which) => {
+                self.puppets[which].tell(VolumeEvent::Fenced { of: Some("home/b".into()) });
+                self.shards[1].on_event(NOW, PartEvent::Below);
+                self.shards[1].settle(NOW);
+            }
+            Step::Close => {
+                let (_, parcels, _) = close(&mut self.shards[1]);
+                self.letters.extend(parcels.into_iter().filter(|parcel| parcel.shard == 0));
+                self.let_go();
+            }
+            Step::Hear => {
+                let letter = self.letters.pop_front().expect("one is on its way");
+                self.shards[0].on_event(NOW, PartEvent::Parcel(letter.content));
+            }
+        }
+    }
+
+    fn let_go(&mut self) {
+        while let Some(fenced) = self.shards[1].take_fenced() {
+            self.given_out.push((fenced.opening, fenced.was_leaving));
+        }
+    }
+
+    /// All that is on its way comes.
+    fn end(&mut self) {
+        self.take(Step::Close);
+        while !self.letters.is_empty() {
+            self.take(Step::Hear);
+        }
+    }
+}
+
+/// Goes on in every order that is left; how many there were.
+fn in_every_order(before: &[Step], fenced: &[usize], check: &mut dyn FnMut(&[Step])) -> usize {
+    let has = |step: Step| before.contains(&step);
+    let mut next = vec![Step::Exchange(0), Step::Exchange(1)];
+    next.extend(fenced.iter().map(|which| Step::Fenced(*which)));
+    next.retain(|step| !has(*step) && (*step != Step::Fenced(1) || has(Step::Exchange(1))));
+    if next.is_empty() {
+        check(before);
+        return 1;
+    }
+    if !matches!(before.last(), None | Some(Step::Close | Step::Hear)) {
+        next.push(Step::Close);
+    }
+    if !Exchanged::after(before).letters.is_empty() {
+        next.push(Step::Hear);
+    }
+    let go_on = |step| in_every_order(&[before, &[step]].concat(), fenced, check);
+    next.into_iter().map(go_on).sum()
+}
+
+/// One is silent of what was fenced, and not of what has come under its name: however late it hears of that, or however early.
+#[test]
+fn what_was_fenced_amid_an_exchange_is_no_other_export_of_its_name() {
+    for fenced in [&[][..], &[0], &[1], &[0, 1]] {
+        let count = in_every_order(&[], fenced, &mut |steps| {
+            let mut all = Exchanged::after(steps);
+            all.end();
+            let is_silent = fenced.contains(&1);
+            let [first, second] = &mut all.shards;
+            let all_said = [&*first, &*second].map(|shard| shard.silent().next().is_some());
+            assert_eq!(all_said, [is_silent; 2], "{steps:?}");
+            let frames = discovered(first);
+            let is_offered = found(&frames, |message| match message {
+                Message::Offer(offer) => Some(offer.exports.iter().any(|name| name == "two")),
+                _ => None,
+            });
+            assert_eq!(is_offered, Some(!is_silent), "{steps:?}");
+            // Who greets is handed on to where it is.
+            let cookie = cookie(first, "one");
+            first.on_frame(NOW, 0, &mut hello("two", cookie));
+            let handed = first.next_forward().map(|letter| letter.shard);
+            assert_eq!(handed, (!is_silent).then_some(1), "{steps:?}");
+            // Each volume is given out as what it is of.
+            let at = |step| steps.iter().position(|at| *at == step);
+            let was_leaving = at(Step::Exchange(1)) < at(Step::Fenced(0));
+            let of = |which: &usize| match which {
+                0 => (ExportOpening { name: "two".into(), exchange: 0 }, was_leaving),
+                _ => (ExportOpening { name: "two".into(), exchange: 1 }, false),
+            };
+            let mut wants: Vec<_> = fenced.iter().map(of).collect();
+            wants.sort_by_key(|(opening, _)| opening.exchange);
+            all.given_out.sort_by_key(|(opening, _)| opening.exchange);
+            assert_eq!(all.given_out, wants, "{steps:?}");
+        });
+        assert!(count >= 2 + 10 * fenced.len(), "{count} orders of {fenced:?}");
+    }
+}
+
+/// Who hears of an export that is yet to come, before the exchange that others come by, too, does not end for having nothing left.
+#[test]
+fn what_is_fenced_before_it_is_known_leaves_what_comes_with_it() {
+    let puppet = Puppet::new(1, Puppet::GEOMETRY);
+    let (mut first, mut second) = (shard(0), shard(1));
+    first.set_all_exports(&[("two".into(), 1)]);
+    second.begin_exchange(&["two".to_owned(), "three".to_owned()]);
+    second.remove_export("two");
+    let volume = Box::new(puppet.clone());
+    second.add_export(ExportConfig { name: "two".into(), volume, read_only: false });
+    puppet.tell(VolumeEvent::Fenced { of: None });
+    second.on_event(NOW, PartEvent::Below);
+    for parcel in close(&mut second).1 {
+        first.on_event(NOW, PartEvent::Parcel(parcel.content));
+    }
+    assert_eq!(first.silent().collect::<Vec<_>>(), ["two"]);
+    assert!(!first.serves_nobody());
+    first.begin_exchange(&["two".to_owned(), "three".to_owned()]);
+    first.set_all_exports(&[("two".into(), 1), ("three".into(), 1)]);
+    assert!(!first.serves_nobody());
+    first.begin_exchange(&[]);
+    first.set_all_exports(&[("two".into(), 1)]);
+    assert!(first.serves_nobody(), "nothing else is left");
+}
+
 /// What is left of an export that a reload has taken out says nothing of the next one of its name.
 #[test]
 fn what_is_fenced_while_it_leaves_silences_nobody() {
     let puppet = Puppet::new(1, Puppet::GEOMETRY);
     let mut second = shard_of(1, &puppet);
+    second.begin_exchange(&["two".to_owned()]);
     second.remove_export("two");
     let volume = Box::new(NullStore::new(1 << 20, 512));
     second.add_export(ExportConfig { name: "two".into(), volume, read_only: false });
@@ -184,7 +352,7 @@ fn what_is_fenced_while_it_leaves_silences_nobody() {
     assert!(parcels.is_empty() && notes.iter().any(|note| note.contains("taken away")));
     assert!(second.has_silent() && second.silent().next().is_none());
     let fenced = second.take_fenced().expect("its volume is given out");
-    assert!(fenced.was_leaving && fenced.name == "two" && second.has_export("two"));
+    assert!(fenced.was_leaving && fenced.opening.name == "two" && second.has_export("two"));
     assert!(!second.has_silent() && second.take_gone().is_none());
     assert!(puppet.take().is_empty(), "it is synced all the same");
 }
