@@ -8,6 +8,7 @@ use thinwire_volume::{ErrorKind, Io, Op, VolumeEvent};
 use super::drive::Sub;
 use super::jobs::Stage;
 use super::opening::Phase;
+use super::ops::PoolError;
 use super::rows::VolumeRow;
 use super::writers::Writer;
 use super::{Core, ENDS, Entry, PoolCanary, PoolHead, tell_all};
@@ -22,6 +23,13 @@ pub(super) const DISCARD_BYTES_MAX: u64 = 64 << 20;
 pub(super) struct Stopped {
     pub kind: ErrorKind,
     pub why: String,
+}
+
+impl Stopped {
+    /// What an operation is told.
+    pub fn error(&self) -> PoolError {
+        PoolError::Stopped { kind: self.kind, why: self.why.clone() }
+    }
 }
 
 /// Commits, counted from 1 on since the pool was opened.

@@ -131,7 +131,7 @@ impl ThinPool {
         if !core.commits.is_durable(entry.added_in) {
             // Where data is lost, it is not there any more, or another.
             return Err(match core.commits.stopped.as_ref() {
-                Some(stopped) => PoolError::Stopped { why: stopped.why.clone() },
+                Some(stopped) => stopped.error(),
                 None => PoolError::NotReady,
             });
         }

@@ -11,10 +11,11 @@ use std::fmt;
 use std::time::Duration;
 
 use thinwire_buffer::Time;
-use thinwire_volume::{CutAct, CutOrder, KeptWriter, VolumeEvent};
+use thinwire_volume::{CutAct, CutOrder, ErrorKind, KeptWriter, VolumeEvent};
 
 use self::cuts::Asked;
 use self::measure::Measure;
+use super::commit::Stopped;
 use super::opening::Phase;
 use super::{Core, PoolCanary};
 use crate::meta::tree::{TreeFault, TreeStop};
@@ -130,8 +131,11 @@ pub enum PoolError {
     Damaged(TreeFault),
     /// Writes that were under way have not ended: writers are not held any longer.
     Undrained,
-    /// Nothing is changed any more, since a commit or a flush has failed: what was not durable may be lost, this operation too.
+    /// Nothing is changed any more, since a commit or a flush has failed: what was not durable may be lost, this operation too. Or what it takes can be read
+    /// here no more, since a part is another's by now, or holds something else.
     Stopped {
+        /// How I/Os fail for that.
+        kind: ErrorKind,
         /// What has failed.
         why: String,
     },
@@ -179,7 +183,7 @@ impl fmt::Display for PoolError {
                 "writes to the volume that were under way have not ended for {} s: try again when its parts answer",
                 HOLD_MAX.as_secs()
             ),
-            PoolError::Stopped { why } => {
+            PoolError::Stopped { why, .. } => {
                 write!(f, "nothing can be changed until the pool is opened again: {why}")
             }
         }
@@ -187,6 +191,16 @@ impl fmt::Display for PoolError {
 }
 
 impl std::error::Error for PoolError {}
+
+impl From<TreeFault> for PoolError {
+    /// Of what is needed and cannot be read: that is damage, unless the part below is not to be used any more.
+    fn from(fault: TreeFault) -> Self {
+        match fault.kind() {
+            ErrorKind::Io => PoolError::Damaged(fault),
+            kind => PoolError::Stopped { kind, why: fault.to_string() },
+        }
+    }
+}
 
 /// Why an operation does not come on.
 pub(super) enum OpStop {
@@ -387,7 +401,7 @@ impl Core {
 
     /// Operations that are durable by now have ended.
     fn end_pending(&mut self) {
-        let stopped = self.commits.stopped.as_ref().map(|stopped| stopped.why.clone());
+        let stopped = self.commits.stopped.as_ref().map(Stopped::error);
         let mut pending = std::mem::take(&mut self.ops.pending);
         pending.retain(|(number, commit, done, op)| {
             let is_early =
@@ -403,8 +417,10 @@ impl Core {
                 }
                 _ => {}
             }
-            let why = stopped.clone().unwrap_or_default();
-            let ended = if is_durable { Ok(*done) } else { Err(PoolError::Stopped { why }) };
+            let ended = match &stopped {
+                Some(error) if !is_durable => Err(error.clone()),
+                _ => Ok(*done),
+            };
             self.end_op(*number, ended);
             false
         });
@@ -489,7 +505,7 @@ impl Core {
                 return false;
             }
             Err(OpStop::Tree(TreeStop::NoNodes | TreeStop::NoBlocks)) => Some(PoolError::NoRoom),
-            Err(OpStop::Tree(TreeStop::Fault(fault))) => Some(PoolError::Damaged(fault)),
+            Err(OpStop::Tree(TreeStop::Fault(fault))) => Some(fault.into()),
             Err(OpStop::Refused(error)) => Some(error),
         };
         if let Some(error) = ended {
@@ -503,7 +519,7 @@ impl Core {
             return Err(PoolError::ReadOnly);
         }
         match &self.commits.stopped {
-            Some(stopped) => Err(PoolError::Stopped { why: stopped.why.clone() }),
+            Some(stopped) => Err(stopped.error()),
             None => Ok(()),
         }
     }

@@ -129,14 +129,14 @@ impl PoolRepair {
         let core = &mut *pool.0.borrow_mut();
         let is_urgent = self.left.front().is_some_and(is_urgent);
         if let Some(stopped) = &core.commits.stopped {
-            return Err(PoolError::Stopped { why: stopped.why.clone() });
+            return Err(stopped.error());
         }
         match self.go_on(core) {
             Ok(()) => Ok(true),
             Err(TreeStop::Wait) => Ok(false),
             Err(TreeStop::Commit) if is_urgent && self.done > 0 => {
                 let why = "more is counted as free that is in use than one change has room for";
-                Err(PoolError::Stopped { why: why.into() })
+                Err(PoolError::Stopped { kind: ErrorKind::Io, why: why.into() })
             }
             Err(TreeStop::Commit) => {
                 core.commits.is_wanted = true;
@@ -144,7 +144,7 @@ impl PoolRepair {
                 Ok(false)
             }
             Err(TreeStop::NoNodes | TreeStop::NoBlocks) => Err(PoolError::NoRoom),
-            Err(TreeStop::Fault(fault)) => Err(PoolError::Damaged(fault)),
+            Err(TreeStop::Fault(fault)) => Err(fault.into()),
         }
     }
 

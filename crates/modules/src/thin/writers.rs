@@ -148,8 +148,7 @@ impl Core {
         let kept = self.entries.get(&volume).map(|entry| &entry.writer);
         let refused = match (io.op, kept, KeptWriter::from_data(&io.data)) {
             (Op::LoadWriter, None | Some(Writer::Unreadable), _) => Some(ErrorKind::Io),
-            (Op::LoadWriter, ..) if self.lost_writers.is_some() => Some(ErrorKind::Io),
-            (Op::LoadWriter, ..) => None,
+            (Op::LoadWriter, ..) => self.lost_writers.as_ref().map(TreeFault::kind),
             (_, _, None) => Some(ErrorKind::Invalid),
             _ if to.geometry.features.read_only => Some(ErrorKind::ReadOnly),
             (_, _, Some(kept)) if has_room(&kept) && volume <= u64::MAX / ROWS_OF_WRITER => {
@@ -179,7 +178,7 @@ impl Core {
             return Err(PoolError::ReadOnly.into());
         }
         if let Some(fault) = &self.lost_writers {
-            return Err(PoolError::Damaged(fault.clone()).into());
+            return Err(PoolError::from(fault.clone()).into());
         }
         // Who may write must be on record also where the pool is full, or nobody could make room from above. A first record takes what it did not have, and
         // leaves what is kept for those that give back.

@@ -94,7 +94,7 @@ impl Core {
     pub(super) fn check_new_name(&self, volume: Option<u64>, name: &str) -> Result<(), PoolError> {
         check_name(name).map_err(|why| PoolError::BadName { why })?;
         if let Some(fault) = &self.ops.damaged {
-            return Err(PoolError::Damaged(fault.clone()));
+            return Err(fault.clone().into());
         }
         let taken = self.entries.iter().find(|(_, entry)| entry.name == name);
         match taken.map(|(&taken, _)| taken) {

@@ -19,6 +19,11 @@ pub(super) struct Asked {
     error: IoError,
 }
 
+/// The part below is not to be used any more.
+fn is_final(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Fenced | ErrorKind::ContentChanged)
+}
+
 /// How the I/O fails that has asked for it.
 fn kind_of(error: &PoolError) -> ErrorKind {
     match error {
@@ -28,6 +33,8 @@ fn kind_of(error: &PoolError) -> ErrorKind {
         | PoolError::BadName { .. }
         | PoolError::IsOpen { .. }
         | PoolError::NoCut => ErrorKind::Invalid,
+        // Of all else that has failed below nothing is said that whoever asks could go by.
+        PoolError::Stopped { kind, .. } if is_final(*kind) => *kind,
         _ => ErrorKind::Io,
     }
 }

@@ -57,7 +57,7 @@ impl Core {
                 }
             }
             Err(TreeStop::Fault(fault)) => {
-                self.end_op(measure.number, Err(PoolError::Damaged(fault)));
+                self.end_op(measure.number, Err(fault.into()));
             }
             Err(_) => {
                 self.ops.measures.push_front(measure);

@@ -53,6 +53,8 @@ struct Inner {
     is_prompt: bool,
     /// One in so many of these fails; none if 0.
     fails: BTreeMap<&'static str, u64>,
+    /// How they do.
+    refuses: ErrorKind,
     /// Reads of these offsets fail; and how many have.
     unread: BTreeSet<u64>,
     has_failed: u64,
@@ -91,6 +93,7 @@ impl Disk {
             random: SplitMix64::new(seed + 1),
             is_prompt: true,
             fails: BTreeMap::new(),
+            refuses: ErrorKind::Io,
             unread: BTreeSet::new(),
             has_failed: 0,
             hangs: None,
@@ -109,6 +112,11 @@ impl Disk {
     /// From now on one in so many fails of these: "read", "write" or "flush".
     pub fn fail(&self, what: &'static str, one_in: u64) {
         self.0.borrow_mut().fails.insert(what, one_in);
+    }
+
+    /// From now on what fails does so.
+    pub fn fail_with(&self, kind: ErrorKind) {
+        self.0.borrow_mut().refuses = kind;
     }
 
     /// From now on reads of these offsets fail, and no others.
@@ -241,7 +249,7 @@ impl Inner {
             if io.op == Op::Flush && self.forgets {
                 self.forget();
             }
-            completion.result = Err(io.error(ErrorKind::Io, "disk"));
+            completion.result = Err(io.error(self.refuses, "disk"));
             return completion;
         }
         let first = io.offset / SECTOR;

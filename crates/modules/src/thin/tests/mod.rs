@@ -6,6 +6,7 @@ mod crashes;
 mod cuts;
 mod damage;
 pub(crate) mod disk;
+mod fenced;
 mod fuzz;
 mod golden;
 mod growth;
