@@ -1,6 +1,7 @@
 """`volume check` of volumes of all kinds, down to what they stand on: labels and bitmaps that are torn are named, and written anew by whoever may."""
 
 import json
+import shutil
 
 from harness import check, until
 from node import Attachment, Target, image, refused, thinwire, uri
@@ -238,10 +239,39 @@ def use_elsewhere_is_no_damage(lab):
     found = tree.found("home", 0)
     check([pool["in_use"] for pool in found["pools"]] == [True], found)
     check([part["state"] for part in found["parts"]][2:] == ["in use", "sound"] and found["parts"][2]["held"], found)
-    check("is in use, and was not checked" in tree.do("check", tree.of("home")).stdout, "it is said")
+    said = tree.do("check", tree.of("home")).stdout
+    check("is in use, and was not checked" in said and "not checked, as somebody uses it: " in said, said)
+    busy = [part["volume"] for part in found["parts"] if part["state"] == "in use"] + [pool["pool"] for pool in found["pools"]]
+    check(found["not_checked"] == busy and found["volumes"][-1]["in_use"], found)
     disk.detach()
     found = tree.found("home", 0)
     check(found["pools"][0]["sound"] and not found["pools"][0]["in_use"] and [part["state"] for part in found["parts"]] == ["sound"] * 4, found)
+
+
+@test(seconds=90)
+def what_is_in_use_excuses_nothing_else(lab):
+    """A volume of which a part is in use, and another is missing, or there twice, is said to be of no use."""
+    images = [image(lab, f"{name}.img", MIB) for name in "abc"]
+    tree = Checked(lab, volume("home", "stripe", *images))
+    tree.do("create", tree.of("home"))
+    twin = lab.path("twin.img")
+    shutil.copy2(images[0], twin)
+    target = Target(lab, f"c={images[2]}", name="node-c", over="raw", extra=("--run-dir", lab.path("run-c")))
+
+    def found(expect, *parts):
+        return json.loads(tree.do("check", *parts, "--json", expect=expect).stdout)
+
+    for whole in found(0, *images), tree.found("home", 0):
+        check([part["state"] for part in whole["parts"]] == ["sound"] * 2 + ["in use"] and whole["volumes"][0]["in_use"], whole)
+        check(len(whole["not_checked"]) == 1 and whole["not_checked"][0].endswith("c.img"), whole)
+    # Two are missing, and one is in use; and two are there that are one.
+    for wrong in found(1, images[0], images[2]), found(1, *images[:2], twin, images[2]):
+        (home,) = wrong["volumes"]
+        check(not home["can_be_used"] and not home["in_use"], wrong)
+        check({part["state"] for part in wrong["parts"][:-1]} == {"sound"} and wrong["parts"][-1]["state"] == "in use", wrong)
+    refused(lab, "volume", "check", images[0], images[2], *tree.run_dir, says=["volumes that cannot be used: 1 of 1"])
+    target.stop()
+    check(found(0, *images)["not_checked"] == [], "nobody has any of it")
 
 
 @test(seconds=90)

@@ -91,11 +91,13 @@ Examples:
   thinwire volume check --key alice --json 'tw://node1/disk0?link=eth1' 'tw://node2/disk1?link=eth1'
 
 Changes nothing. Says of each part whether both copies of its label are sound, and what the bitmap of a leg or of a part with sums says, and of
-each volume whether it can be used; where not, what is damaged, what still serves and what to do. Fails if anything is wrong. Of a
+each volume whether it can be used; where not, what is damaged, what still serves and what to do. Of a
 volume, FILE.toml#NAME, all parts are looked at, down to those that it stands on at last, and of pools among these
 every node and every reference count in their metadata, and what each volume has lost. Data is not read: `thinwire volume scrub` does
-that. A volume that an attachment or a target of this machine has open is refused; what is in use otherwise, as a pool below, is said to be, and is not checked, which is
-no failure. One torn copy of a block of the bitmap of a part with sums, of which the other one stands, is told and is none, either: the next write there writes it anew.
+that. A volume that an attachment or a target of this machine has open is refused; what is in use otherwise, as a pool below, is said to be, and is not checked. One torn copy of a block of the bitmap of a part with sums, of which the other one stands, is told and is no failure: the next write there writes it anew.
+
+Exit codes: 0 all that was looked at is sound, and what was not is in use, and named in the last line (`not_checked` with --json); 1 something is wrong, or the check was
+refused; 2 bad usage. A volume of which more is missing than is in use is wrong.
 
 --repair opens a volume for writing, as any user of it, if a copy of a label or a block of a bitmap is torn and what is left says all: these are
 written anew, and the volume is let go of, and checked once more. Where a copy of a label is torn that may have said more than what is left, as that of a pool which

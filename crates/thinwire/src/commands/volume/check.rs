@@ -9,7 +9,7 @@ use thinwire_modules::meta::{Finding, SeenPart};
 
 use self::behind::{Behind, JsonBitmap, JsonSums, look_behind};
 use super::live::OpenElsewhere;
-use super::look::{look_further, whole_of, wholes_of};
+use super::look::{NotMade, look_further, whole_of, wholes_of};
 use super::pool_check::{self, JsonPoolCheck};
 use super::{hex, options_of};
 use crate::cli::VolumeCommon;
@@ -29,6 +29,8 @@ struct Checked {
     volumes: Vec<JsonCheckedWhole>,
     /// What pools below keep of their volumes.
     pools: Vec<JsonPoolCheck>,
+    /// Parts and pools that were not looked at, since somebody else uses them.
+    not_checked: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -64,7 +66,7 @@ struct JsonCheckedWhole {
     name: String,
     uuid: String,
     can_be_used: bool,
-    /// Something that it is made of is in use, and was not checked.
+    /// All that it lacks is in use, and was not checked.
     in_use: bool,
     /// Why not, and what to do.
     why: Option<String>,
@@ -147,17 +149,24 @@ impl Wanted {
         }
     }
 
-    /// Something is in use of what is made of these parts too, as it is described.
-    fn is_in_use(&self, places: &[usize], parts: &[JsonChecked]) -> bool {
-        let busy: Vec<_> = (0..parts.len()).filter(|&at| parts[at].state == IN_USE).collect();
-        let is_with = |at: usize| {
-            let mut lists =
-                self.lists.iter().filter(|list| list.contains(&self.parts[at])).peekable();
+    /// Takes so many of the parts that are in use, by their places, for those that a whole lacks of which these are there. None if there are not as many as
+    /// may be of it, as it is described: then something is missing, whatever is in use.
+    fn take_busy(&self, busy: &mut Vec<usize>, (of, lacks): (&[usize], usize)) -> Option<()> {
+        let lists_of =
+            |at: usize| self.lists.iter().filter(move |list| list.contains(&self.parts[at]));
+        let may_be_its = |&at: &usize| {
+            let is_with =
+                of.iter().any(|&place| lists_of(place).any(|list| list.contains(&self.parts[at])));
             // Of one that was named by itself nobody says what it is a part of.
-            lists.peek().is_none()
-                || lists.any(|list| places.iter().any(|&place| list.contains(&self.parts[place])))
+            let is_alone = |at: usize| lists_of(at).next().is_none();
+            is_with || is_alone(at) && of.iter().all(|&place| is_alone(place))
         };
-        busy.into_iter().any(is_with)
+        let found: Vec<_> = busy.iter().copied().filter(may_be_its).take(lacks).collect();
+        if lacks == 0 || found.len() < lacks {
+            return None;
+        }
+        busy.retain(|at| !found.contains(at));
+        Some(())
     }
 }
 
@@ -279,28 +288,34 @@ fn find(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome<Checked> {
     let Wanted { parts: specs, pools, .. } = &wanted;
     let seen: Vec<_> = looked.into_iter().map(|seen| seen.map(|(seen, _)| seen)).collect();
     let mut volumes = Vec::new();
+    let mut busy: Vec<_> = (0..parts.len()).filter(|&at| parts[at].state == IN_USE).collect();
+    let not_checked = busy.iter().map(|&at| parts[at].volume.clone());
+    let mut not_checked: Vec<_> = not_checked.collect();
     for (uuid, places) in wholes_of(&seen) {
         let of: Vec<_> = places.iter().filter_map(|&place| seen[place].clone().ok()).collect();
-        let (note, why) = match whole_of(&of, &places, specs) {
-            Ok(made) => (made.note, None),
-            Err(why) => (None, Some(why)),
+        let (note, why, lacks) = match whole_of(&of, &places, specs) {
+            Ok(made) => (made.note, None, 0),
+            Err(NotMade { why, lacks }) => (None, Some(why), lacks),
         };
         volumes.push(JsonCheckedWhole {
             name: places.iter().find_map(|&place| parts[place].name.clone()).unwrap_or_default(),
             uuid: hex(&uuid),
             can_be_used: why.is_none(),
-            in_use: why.is_some() && wanted.is_in_use(&places, &parts),
+            in_use: wanted.take_busy(&mut busy, (&places, lacks)).is_some(),
             why,
             note,
             parts: places.iter().map(|&place| specs[place].to_string()).collect(),
         });
     }
-    let pools = pools.iter().map(|pool| pool_check::look_at(pool, common)).collect();
-    Ok(Checked { schema: SCHEMA, parts, volumes, pools })
+    let pools = pools.iter().map(|pool| pool_check::look_at(pool, common));
+    let pools: Vec<_> = pools.collect();
+    let busy_pools = pools.iter().filter(|pool| pool.in_use).map(|pool| pool.pool.clone());
+    not_checked.extend(busy_pools);
+    Ok(Checked { schema: SCHEMA, parts, volumes, pools, not_checked })
 }
 
 fn say(found: &Checked, is_json: bool) -> Outcome {
-    let Checked { parts, volumes, pools, .. } = found;
+    let Checked { parts, volumes, pools, not_checked, .. } = found;
     let unsound = parts.iter().filter(|part| !["sound", IN_USE].contains(&part.state)).count();
     let unusable = volumes.iter().filter(|volume| !volume.can_be_used && !volume.in_use).count();
     let damaged = pools.iter().filter(|pool| !pool.sound && !pool.in_use).count();
@@ -309,6 +324,9 @@ fn say(found: &Checked, is_json: bool) -> Outcome {
     } else {
         let lines = parts.iter().map(part_line).chain(volumes.iter().map(whole_line));
         let lines = lines.chain(pools.iter().flat_map(JsonPoolCheck::lines));
+        let rest = (!not_checked.is_empty())
+            .then(|| format!("not checked, as somebody uses it: {}", not_checked.join(", ")));
+        let lines = lines.chain(rest);
         output::say(&output::printable(&lines.collect::<Vec<_>>().join("\n")))?;
     }
     if (unsound, unusable, damaged) == (0, 0, 0) {
@@ -430,7 +448,7 @@ fn whole_line(whole: &JsonCheckedWhole) -> String {
             format!("{name:?} can be used: of {}{note}", parts.join(", "))
         }
         Some(why) if whole.in_use => {
-            format!("{name:?} was not checked, as something of it is in use: {why}")
+            format!("{name:?} was not checked, as what it lacks here is in use: {why}")
         }
         Some(why) => format!("{name:?} cannot be used: {why}"),
     }
@@ -468,5 +486,35 @@ mod tests {
         let leaf: VolumeSpec = "/srv/a.img".parse().unwrap();
         let Wanted { parts, pools, .. } = Wanted::of(std::slice::from_ref(&leaf));
         assert_eq!((parts, pools.len()), (vec![leaf], 0));
+    }
+
+    /// What is in use stands for as many of those that a volume lacks, and for no others: each once, and where it may be one.
+    #[test]
+    fn what_is_in_use_excuses_no_more_than_it_may_be() {
+        let spec = |name: &str| name.parse::<VolumeSpec>().unwrap();
+        let [a, b, c, x, y] = ["/a", "/b", "/c", "/x", "/y"].map(spec);
+        let parts = vec![a.clone(), b.clone(), c.clone(), x, y];
+        let alone = Wanted { parts: parts.clone(), ..Wanted::default() };
+        let listed = Wanted { lists: vec![vec![a, b, c]], parts, ..Wanted::default() };
+        let left = |wanted: &Wanted, busy: &[usize], wholes: &[(&[usize], usize)]| {
+            let mut busy = busy.to_vec();
+            let taken: Vec<_> =
+                wholes.iter().map(|of| wanted.take_busy(&mut busy, *of).is_some()).collect();
+            (taken, busy)
+        };
+        // Nothing is known of what they are parts of: each may be one that is missing, and is one of one volume.
+        assert_eq!(left(&alone, &[1], &[(&[0], 1)]), (vec![true], vec![]));
+        assert_eq!(left(&alone, &[1], &[(&[0], 2)]), (vec![false], vec![1]));
+        assert_eq!(left(&alone, &[1], &[(&[0], 1), (&[2], 1)]), (vec![true, false], vec![]));
+        assert_eq!(left(&alone, &[1, 3], &[(&[0], 1), (&[2], 1)]), (vec![true, true], vec![]));
+        // Something else is wrong with what is there.
+        assert_eq!(left(&alone, &[1], &[(&[0], 0)]), (vec![false], vec![1]));
+        // What is described as one of others is none of these, nor what is named beside them.
+        assert_eq!(left(&listed, &[1], &[(&[0, 2], 1)]), (vec![true], vec![]));
+        assert_eq!(left(&listed, &[1], &[(&[3], 1)]), (vec![false], vec![1]));
+        assert_eq!(left(&listed, &[3], &[(&[0, 1], 1)]), (vec![false], vec![3]));
+        assert_eq!(left(&listed, &[3], &[(&[4], 1)]), (vec![true], vec![]));
+        // Two of one list, of which the other is of something else.
+        assert_eq!(left(&listed, &[1], &[(&[0], 2), (&[2], 2)]), (vec![false, false], vec![1]));
     }
 }

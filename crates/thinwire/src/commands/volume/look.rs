@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use thinwire_modules::meta::{Assembly, AssemblyError, Finding, SeenPart, assemble};
-use thinwire_modules::mirror::{OpeningWish, find_mirror};
+use thinwire_modules::mirror::{OpeningRefusal, OpeningWish, find_mirror};
 use thinwire_modules::{Crypt, Options};
 
 use super::{JsonWhole, hex, options_of, read_labels};
@@ -118,7 +118,7 @@ pub fn assemble_all(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
                 note.unwrap_or_default()
             )),
             Ok(made) => found.push((made.json, made.options)),
-            Err(why) => refused.push(why),
+            Err(NotMade { why, .. }) => refused.push(why),
         }
     }
     let is_any = !found.is_empty();
@@ -137,13 +137,19 @@ pub fn assemble_all(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
     }
 }
 
-/// What these parts of one whole make; or why they make nothing.
+/// What these parts of one whole make.
+///
+/// # Errors
+/// They make nothing.
 pub(super) fn whole_of(
     parts: &[SeenPart],
     places: &[usize],
     specs: &[VolumeSpec],
-) -> Result<Made, String> {
-    let describe = |e: AssemblyError| e.describe(&|place| specs[places[place]].to_string());
+) -> Result<Made, NotMade> {
+    let describe = |e: AssemblyError| NotMade {
+        why: e.describe(&|place| specs[places[place]].to_string()),
+        lacks: if let AssemblyError::Missing { roles, .. } = &e { roles.len() } else { 0 },
+    };
     let module = parts.iter().find_map(|part| match &part.found {
         Ok(Finding::Label(found)) => Some(found.label.module),
         _ => None,
@@ -156,10 +162,18 @@ pub(super) fn whole_of(
     let own: Vec<_> = places.iter().map(|&place| specs[place].clone()).collect();
     let seen: Vec<_> = parts.iter().cloned().map(Some).collect();
     let whole = find_mirror(&seen).map_err(describe)?;
-    let plan = whole
-        .plan(OpeningWish::default())
-        .map_err(|refusal| refused(&refusal, &whole, &own, "").message)?;
     let legs = whole.described();
+    let plan = whole.plan(OpeningWish::default()).map_err(|refusal| NotMade {
+        why: refused(&refusal, &whole, &own, "").message,
+        lacks: match refusal {
+            OpeningRefusal::Missing { legs } => legs.count_ones() as usize,
+            // One that is not there may be in sync.
+            OpeningRefusal::NoneInSync | OpeningRefusal::Old { .. } => {
+                usize::from(legs.iter().any(|leg| whole.places[*leg].is_none()))
+            }
+            _ => 0,
+        },
+    })?;
     let is_whole = plan.current.count_ones() as usize == legs.len();
     let note = (!is_whole).then(|| standings(&whole, &own));
     let missing: Vec<_> =
@@ -172,6 +186,14 @@ pub(super) fn whole_of(
         parts: legs.iter().filter_map(|leg| Some(own[whole.places[*leg]?].to_string())).collect(),
     };
     Ok(Made { json, options: whole.options, note, missing: missing.join(", ") })
+}
+
+/// Why parts make nothing.
+pub(super) struct NotMade {
+    /// For people.
+    pub why: String,
+    /// So many others would have to be there, with which they may make something; none if something else is wrong with these.
+    pub lacks: usize,
 }
 
 /// What parts make.
