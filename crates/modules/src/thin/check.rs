@@ -63,8 +63,13 @@ pub enum PoolFinding {
         /// Its name.
         name: String,
     },
-    /// What is there of the writer of a volume is no record, or the volume is not there.
+    /// What is there of the writer of a volume is no record, or the volume cannot be read.
     Writer {
+        /// Its number.
+        volume: u64,
+    },
+    /// There is a record of the writer of a volume that is no more.
+    LeftWriter {
         /// Its number.
         volume: u64,
     },
@@ -106,7 +111,11 @@ impl fmt::Display for PoolFinding {
             }
             PoolFinding::Writer { volume } => write!(
                 f,
-                "who may write volume {volume} as an export is no record, or there is no such volume: nobody is let in to write it so; a clone of it begins without one"
+                "who may write volume {volume} as an export is no record, or that volume cannot be read: nobody is let in to write it so; a clone of it begins without one"
+            ),
+            PoolFinding::LeftWriter { volume } => write!(
+                f,
+                "who may write volume {volume} as an export is on record, and there is no such volume: nobody goes by that"
             ),
             PoolFinding::Number { volume } => {
                 write!(f, "volume {volume} has a number that the next one would get")
@@ -215,7 +224,10 @@ impl PoolCheck {
 
     fn look_at_table(&mut self, core: &Core) {
         let odd = core.odd_writers.iter();
-        self.found.extend(odd.map(|&volume| PoolFinding::Writer { volume }));
+        self.found.extend(odd.map(|&volume| match core.is_no_more(volume) {
+            true => PoolFinding::LeftWriter { volume },
+            false => PoolFinding::Writer { volume },
+        }));
         let mut names = BTreeSet::new();
         for (&volume, entry) in &core.entries {
             if entry.name.is_empty() || !names.insert(&entry.name) {

@@ -14,7 +14,7 @@ use crate::meta::tree::{TreeCheck, TreeFault, TreeFinding, TreeStop};
 const WINDOW: usize = 4 << 20;
 
 /// Gives back what counts have kept for nothing, and sees to it that nothing is given out that is in use, nor written by more than one: counts of nodes and blocks,
-/// how many blocks a volume has, what damage has kept of volumes that were deleted, blocks that more than one takes for its own, and maps of counts that are damaged themselves. A state machine over a pool in which nothing else
+/// how many blocks a volume has, what damage has kept of volumes that were deleted, records of their writers, blocks that more than one takes for its own, and maps of counts that are damaged themselves. A state machine over a pool in which nothing else
 /// happens, opened [for this](super::PoolConfig::repairs): [`PoolRepair::step`] until [`PoolRepair::is_done`], a commit, and another check, which may find
 /// more: what a damaged node of a deleted volume referred to comes to light when that is forgotten.
 pub struct PoolRepair {
@@ -100,6 +100,7 @@ impl PoolRepair {
             PoolFinding::Trees(TreeFinding::NodeCount { .. } | TreeFinding::BlockCount { .. })
                 | PoolFinding::Mapped { .. }
                 | PoolFinding::Overlap { .. }
+                | PoolFinding::LeftWriter { .. }
         ) || of_map(finding).is_some()
     }
 
@@ -185,6 +186,10 @@ impl PoolRepair {
                 for volume in volumes {
                     Self::share(core, &mut self.shared_before, *volume)?;
                 }
+            }
+            PoolFinding::LeftWriter { volume } => {
+                core.forget_writer(volume)?;
+                core.commits.on_change(core.now);
             }
             _ => {}
         }

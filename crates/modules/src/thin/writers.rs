@@ -6,9 +6,9 @@
 use thinwire_volume::{Completion, ErrorKind, Io, KeptWriter, LeafGeneration, Op, WriterRecord};
 
 use super::ops::{OpStop, PoolDone, PoolError, PoolOp};
-use super::rows::{ROWS_OF_WRITER, WriterRow, writer_key, writers_at};
+use super::rows::{ROWS_OF_WRITER, VolumeRow, WriterRow, writer_key, writers_at};
 use super::{Core, NAME, PoolCanary, THIN_MODULE};
-use crate::meta::tree::{SeenRows, TreeFault, TreeState, rows_of_image};
+use crate::meta::tree::{SeenRows, TreeFault, TreeState, TreeStop, rows_of_image};
 use crate::meta::{LABEL_LEAVES_MAX, Label};
 
 /// Bytes of a record without leaves.
@@ -204,9 +204,32 @@ impl Core {
 
     /// From where on rows of a deleted volume go; none if they stay.
     pub(super) fn first_row_of_writer(&self, volume: u64) -> Option<u64> {
-        // What cannot be read stays, and is nobody's: numbers are given once.
-        let may_go = self.lost_writers.is_none() && volume <= u64::MAX / ROWS_OF_WRITER;
+        let may_go = volume <= u64::MAX / ROWS_OF_WRITER;
         (may_go && self.canary != PoolCanary::KeepsWriter).then(|| writer_key(volume, 0))
+    }
+
+    /// All volumes are known, and that is none of them.
+    pub(super) fn is_no_more(&self, volume: u64) -> bool {
+        self.ops.damaged.is_none() && !self.entries.contains_key(&volume)
+    }
+
+    /// Takes away what there is of the writer of a volume that is no more.
+    pub(super) fn forget_writer(&mut self, volume: u64) -> Result<(), TreeStop> {
+        let mut row = Vec::<(u64, VolumeRow)>::new();
+        self.trees.rows(self.volumes, volume..=volume, &mut row)?;
+        if !row.is_empty() || !self.is_no_more(volume) {
+            return Ok(());
+        }
+        let (mut writers, mut from) = (self.writers, self.first_row_of_writer(volume));
+        let mut change = self.trees.change_to_free()?;
+        while let Some(at) = from {
+            let last = writer_key(volume, ROWS_OF_WRITER - 1);
+            (writers, from) = change.remove_range(writers, at..=last)?;
+        }
+        change.apply()?;
+        self.writers = writers;
+        self.odd_writers.retain(|odd| *odd != volume);
+        Ok(())
     }
 
     /// A record is durable.

@@ -1,7 +1,7 @@
 //! What each operation changes in the trees, as one change.
 
 use super::{OpStop, PoolDone, PoolError, PoolOp};
-use crate::meta::tree::TreePointer;
+use crate::meta::tree::{TreePointer, TreeStop};
 use crate::thin::rows::{NameRow, ROWS_OF_WRITER, RowCut, TIME_MAX, VolumeRow};
 use crate::thin::rows::{check_name, writer_key};
 use crate::thin::{Core, Entry, PoolCanary, VOLUMES_MAX};
@@ -226,9 +226,21 @@ impl Core {
     }
 
     pub(super) fn delete(&mut self, volume: u64) -> Result<PoolDone, OpStop> {
+        let from = self.first_row_of_writer(volume);
+        match self.delete_with(volume, from) {
+            // What cannot be read of its writer stays, and is nobody's: numbers are given once, and a repair takes it away when it can be read.
+            Err(OpStop::Tree(TreeStop::Fault(_))) if self.lost_writers.is_some() => {
+                self.delete_with(volume, None)
+            }
+            ended => ended,
+        }
+    }
+
+    /// Together with what is there of its writer from that row on.
+    fn delete_with(&mut self, volume: u64, mut from: Option<u64>) -> Result<PoolDone, OpStop> {
         let row = self.row(volume)?;
         self.check_closed(volume)?;
-        let mut from = self.first_row_of_writer(volume);
+        let has_gone = from.is_some();
         let mut change = self.trees.change_to_free()?;
         if self.canary == PoolCanary::DeletesShared {
             let mut found = Vec::new();
@@ -261,6 +273,9 @@ impl Core {
         change.apply()?;
         (self.volumes, self.names, self.writers) = (volumes, names, writers);
         self.entries.remove(&volume);
+        if has_gone {
+            self.odd_writers.retain(|odd| *odd != volume);
+        }
         self.count_kept();
         of.into_iter().for_each(|(of, row)| self.set_row(of, row));
         self.ops.reap();

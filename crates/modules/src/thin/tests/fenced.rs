@@ -29,6 +29,7 @@ fn ended(world: &mut World, op: PoolOp) -> PoolError {
     let number = world.pool.begin(op);
     for _ in 0..20_000 {
         world.pass(10);
+        world.pool.poll();
         let mut ended = Vec::new();
         world.pool.poll_ops(&mut ended);
         if let Some((of, result)) = ended.pop() {

@@ -63,7 +63,7 @@ fn again(world: World, damaged: &[u64], repairs: bool) -> World {
 }
 
 /// What is left after it was repaired as often as that finds something, and how much was done.
-fn repair(pool: &ThinPool) -> (Vec<PoolFinding>, u64) {
+pub(super) fn repair(pool: &ThinPool) -> (Vec<PoolFinding>, u64) {
     let mut done = 0;
     for _ in 0..8 {
         let found = check(pool);

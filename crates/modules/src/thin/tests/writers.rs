@@ -9,11 +9,12 @@ use thinwire_volume::{
 use super::super::writers::{of_rows, rows_of};
 use super::super::*;
 use super::crashes::{come_up, fates};
-use super::disk::SECTOR;
-use super::made::{BLOCK, label_of};
+use super::disk::{Clock, Disk, NOBODYS, SECTOR};
+use super::made::{BLOCK, METADATA, label_of};
+use super::repairs::repair;
 use super::world::*;
-use crate::meta::LABEL_LEAVES_MAX;
-use crate::meta::tree::TreeState;
+use crate::meta::tree::{TreeFault, TreeState};
+use crate::meta::{LABEL_AREA_BYTES, LABEL_LEAVES_MAX};
 
 /// The record of that generation of somebody with such a number: of each as many leaves as its generation says.
 fn kept(holder: u8, generation: u64) -> KeptWriter {
@@ -51,6 +52,16 @@ fn load(world: &mut World, volume: u64) -> Result<KeptWriter, IoError> {
 
 fn reopened(world: &World) -> World {
     come_up(&world.setup, world.data.content(), world.metadata.content(), false).unwrap()
+}
+
+/// The same, where that node cannot be read.
+fn reopened_without(world: &World, node: u64) -> World {
+    let (setup, clock) = (world.setup.clone(), Clock::default());
+    let bytes = LABEL_AREA_BYTES + setup.blocks * BLOCK;
+    let data = Disk::new(bytes, world.data.content(), NOBODYS, &clock, 1);
+    let metadata = Disk::new(LABEL_AREA_BYTES + METADATA, world.metadata.content(), 0, &clock, 1);
+    metadata.fail_reads_of([node]);
+    World::over(setup, data, metadata, clock)
 }
 
 fn version_of(world: &mut World) -> (u8, bool) {
@@ -252,6 +263,19 @@ fn a_record_that_is_told_before_its_commit_is_found() {
     assert!(why.contains("is found, of"), "{why}");
 }
 
+/// Of which volumes there are records on the part, and where nodes with them are.
+fn look_at(world: &mut World) -> (Vec<u64>, Vec<u64>) {
+    let (label, content) = (label_of(&mut world.metadata), world.metadata.content());
+    let mut reads = Vec::new();
+    let mut read = |offset: u64| {
+        reads.push(offset);
+        let sectors = offset / SECTOR..(offset + 4096) / SECTOR;
+        Ok::<_, ()>(sectors.flat_map(|at| *content[&at]).collect::<Vec<u8>>())
+    };
+    let seen = look_at_writers(&label, &mut read).unwrap().unwrap();
+    (seen.writers.into_iter().map(|(volume, _)| volume).collect(), reads)
+}
+
 /// Looked at as it stands on the part, without the pool.
 #[test]
 fn writers_are_seen_where_they_stand() {
@@ -344,4 +368,102 @@ fn first_records_leave_what_deleting_takes() {
     assert!(stored < 100, "it is not full");
     let why = first_records(PoolCanary::FirstWriterTakesKept).unwrap_err();
     assert!(why.contains("nothing is deleted"), "{why}");
+}
+
+/// Records of volumes that are no more are told of, and a repair takes them away, and those only.
+#[test]
+fn what_is_left_of_writers_is_told_and_taken_away() {
+    for rows_max in [None, Some(4)] {
+        let mut world = World::new(Setup { rows_max, ..Setup::default() });
+        let volumes = [(); 9].map(|()| world.create(4 * BLOCK));
+        for (nth, volume) in (1..).zip(volumes) {
+            store(&mut world, volume, &kept(nth, 12));
+        }
+        world.canary(PoolCanary::KeepsWriter);
+        let gone = [volumes[2], volumes[3], volumes[8]];
+        for volume in gone {
+            assert_eq!(world.run(PoolOp::Delete { volume }), Some(PoolDone::Done));
+        }
+        world.rest();
+        let setup = Setup { repairs: true, ..world.setup.clone() };
+        let up = |world: &World| {
+            come_up(&setup, world.data.content(), world.metadata.content(), false).unwrap()
+        };
+        let mut world = up(&world);
+        let left = gone.map(|volume| PoolFinding::LeftWriter { volume });
+        assert_eq!(world.check(), left);
+        assert!(left.iter().all(PoolRepair::can));
+        assert_eq!(repair(&world.pool), (vec![], 3));
+        world.rest();
+        let mut world = up(&world);
+        assert_eq!(world.check(), []);
+        let (seen, _) = look_at(&mut world);
+        let stay = volumes.iter().filter(|volume| !gone.contains(volume));
+        assert!(seen.iter().eq(stay), "{seen:?}");
+    }
+}
+
+/// What is no record is not taken away of a volume that is there, nor anything while not all volumes are known: it may be somebody's.
+#[test]
+fn what_may_be_somebodys_stays() {
+    let mut world = World::new(Setup::default());
+    let volumes = [(); 2].map(|()| world.create(4 * BLOCK));
+    volumes.iter().for_each(|volume| store(&mut world, *volume, &kept(1, 3)));
+    world.canary(PoolCanary::KeepsWriter);
+    assert_eq!(world.run(PoolOp::Delete { volume: volumes[0] }), Some(PoolDone::Done));
+    world.rest();
+    let setup = Setup { repairs: true, ..world.setup.clone() };
+    let mut world = come_up(&setup, world.data.content(), world.metadata.content(), false).unwrap();
+    let fault = TreeFault::State { why: "cannot be read" };
+    world.pool.0.borrow_mut().ops.damaged = Some(fault);
+    world.pool.0.borrow_mut().odd_writers.push(volumes[1]);
+    let found = world.check();
+    assert_eq!(found, volumes.map(|volume| PoolFinding::Writer { volume }));
+    // Not even if somebody asks for that.
+    let left: Vec<_> = volumes.iter().map(|&volume| PoolFinding::LeftWriter { volume }).collect();
+    for is_damaged in [true, false] {
+        if !is_damaged {
+            world.pool.0.borrow_mut().ops.damaged = None;
+        }
+        let mut repair = PoolRepair::new(&left[usize::from(!is_damaged)..]);
+        while !repair.is_done() {
+            if !repair.step(&world.pool).unwrap() {
+                world.pool.poll();
+            }
+        }
+        world.rest();
+        assert_eq!(look_at(&mut world).0, volumes, "{is_damaged}");
+    }
+}
+
+/// The record of a volume that is deleted goes with it, though some of the records could not be read when the pool was opened; what still cannot be stays, keeps
+/// nothing from being deleted, and is told of.
+#[test]
+fn a_record_goes_with_its_volume_though_others_are_lost() {
+    for is_readable in [true, false] {
+        let mut world = World::new(Setup { rows_max: Some(4), ..Setup::default() });
+        let volumes = [(); 9].map(|()| world.create(4 * BLOCK));
+        volumes.iter().for_each(|volume| store(&mut world, *volume, &kept(1, 12)));
+        world.rest();
+        let (gone, (_, nodes)) = (volumes[4], look_at(&mut world));
+        assert!(nodes.len() > 4, "{nodes:?}");
+        let mut stays = 0;
+        for node in &nodes {
+            let mut up = reopened_without(&world, *node);
+            assert!(up.pool.0.borrow().lost_writers.is_some());
+            if is_readable {
+                up.metadata.fail_reads_of([]);
+            }
+            assert_eq!(up.run(PoolOp::Delete { volume: gone }), Some(PoolDone::Done));
+            up.rest();
+            match &reopened(&up).check()[..] {
+                [] => {}
+                [PoolFinding::LeftWriter { volume }] if *volume == gone => stays += 1,
+                found => panic!("{found:?}"),
+            }
+        }
+        // Of a leaf that goes as a whole nothing is read.
+        let may_stay = if is_readable { 0..=0 } else { 1..=nodes.len() - 1 };
+        assert!(may_stay.contains(&stays), "{stays} of {}", nodes.len());
+    }
 }

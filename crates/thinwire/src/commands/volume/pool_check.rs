@@ -257,7 +257,14 @@ fn what_to_do(found: &[PoolFinding], is_repaired: bool) -> Option<String> {
     Some(match (found.is_empty(), found.iter().any(is_lost)) {
         (true, _) => return None,
         (false, false) if is_repaired => "Not all could be put right: run it once more".into(),
-        (false, false) => "--repair puts that right; only what is counted is changed by it".into(),
+        (false, false) => {
+            let is_left = |finding: &PoolFinding| matches!(finding, PoolFinding::LeftWriter { .. });
+            match found.iter().any(is_left) {
+                true => "--repair puts that right; it changes only what is counted, and takes away what is on record of volumes that are no more",
+                false => "--repair puts that right; only what is counted is changed by it",
+            }
+            .into()
+        }
         (false, true) => {
             "What cannot be read is lost, of snapshots and clones that share it, too. Put the metadata part back if there is a copy of it that is as new as \
              the data; else copy what can be read of the volumes that are named, delete them and their snapshots, and say --repair, which then gives back \
