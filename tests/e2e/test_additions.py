@@ -118,6 +118,30 @@ def files_and_modules_are_added(lab):
     disk.detach()
 
 
+@test(seconds=90)
+def a_file_that_is_removed_again_is_free(lab):
+    """A file that was added to a mirror in use and removed again is let go of: others may have it, and so may the mirror."""
+    images, run_dir = [image(lab, f"{name}.img", LEG_MIB) for name in "abc"], run_dir_of(lab)
+    volume = describe(lab, images[:2])
+    thinwire(lab, "volume", "create", volume, *run_dir)
+    disk = Attachment(lab, volume, name="home", timeout=40)
+    said = thinwire(lab, "volume", "add", volume, images[2], *run_dir, timeout=60)
+    check("leg 2, in sync" in said.stdout, said.stdout)
+
+    def is_free():
+        done = thinwire(lab, "bench", images[2], "--rw", "randread", "--runtime", "0.1", "--run-dir", lab.path("other"), expect=None)
+        return done.returncode == 0
+
+    check(not is_free(), "the mirror has it")
+    thinwire(lab, "volume", "remove", volume, "2", *run_dir, timeout=60)
+    until("nobody has it", 20, is_free)
+    check(stand(disk)[:2] == ["in sync"] * 2, stand(disk))
+    said = thinwire(lab, "volume", "add", volume, images[2], "--force", *run_dir, timeout=60)
+    check("leg 3, in sync" in said.stdout, said.stdout)
+    disk.detach(timeout=40)
+    check_alike(images)
+
+
 @test(seconds=240)
 def additions_are_cut_off(lab):
     """Rule 6: the command is killed later and later, and whoever has the mirror too. The same again goes on, whether somebody has it by then or not, whether the leg is described or not, and

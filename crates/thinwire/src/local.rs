@@ -255,6 +255,17 @@ impl LocalLeaf {
         leaves.iter().try_for_each(|leaf| leaf.store.borrow_mut().ended())
     }
 
+    /// Begins the same of this one by itself, while others are used: nobody stands on it any more. [`LocalLeaf::is_closed`] goes on with it.
+    pub fn begin_close(&self) {
+        self.store.borrow_mut().begin_end();
+    }
+
+    /// What was begun is over, or nothing was: how it went.
+    pub fn is_closed(&self) -> Option<Outcome> {
+        let store = &mut *self.store.borrow_mut();
+        store.go_on_ending().then(|| store.ended())
+    }
+
     /// Before these are dropped, each of which waits for its last I/O: those that do not answer soon are told of
     /// together ([`disk::waited_for`]), not only the first that keeps its thread.
     pub fn await_all(host: &Host, leaves: &[&LocalLeaf]) {

@@ -43,8 +43,9 @@ pub(super) struct Passage {
     /// What names it, and its parts, in labels.
     whole: [u8; 16],
     parts: Vec<[u8; 16]>,
-    /// By leg: who brings it, as long as the mirror has it.
+    /// By leg: who brings it, as long as the mirror has it; and those who do not bring theirs back.
     by_leg: Vec<Option<usize>>,
+    staying: Vec<usize>,
     /// What was attached and was no leg, as far as was seen then.
     pub unused: Vec<usize>,
     /// How its legs stand, once it is open and takes some back; those that have been in sync since that was asked last.
@@ -117,9 +118,9 @@ impl Passage {
         self.is_awaited = true;
     }
 
-    /// What that one has brought does not come back when it is dropped: it stays with the mirror.
+    /// What that one has brought does not come back when it is dropped: it stays with the mirror until it is removed.
     pub fn stays(&mut self, number: usize) {
-        self.by_leg.iter_mut().filter(|by| **by == Some(number)).for_each(|by| *by = None);
+        self.staying.push(number);
     }
 
     /// Which leg that one brings, as far as that is known for sure.
@@ -133,6 +134,15 @@ impl Passage {
         if let Some(place) = self.by_place.iter().position(|by| *by == Some(number)) {
             self.legs[place] = Some(leg);
         }
+    }
+
+    /// The mirror has taken what that one has brought, as that leg.
+    pub fn took(&mut self, number: usize, leg: usize) {
+        let legs = self.by_leg.len().max(leg + 1);
+        self.by_leg.resize(legs, None);
+        self.by_leg[leg] = Some(number);
+        self.is_leg(number, leg);
+        self.was_in_sync &= !(1 << leg);
     }
 
     /// What that one brings is no leg any more, or has other content: it does not come back.
@@ -253,7 +263,10 @@ impl LegReturn {
 
 impl LegKeeper for LegReturn {
     fn keeps(&self, leg: usize) -> bool {
-        self.0.borrow().by_leg.get(leg).is_some_and(Option::is_some)
+        let passage = self.0.borrow();
+        let Some(&Some(number)) = passage.by_leg.get(leg) else { return false };
+        let is_removed = passage.stand.unwrap_or_default().removed >> leg & 1 == 1;
+        is_removed || !passage.staying.contains(&number)
     }
 
     fn give_up(&mut self, leg: usize, volume: Box<dyn Volume>) {
@@ -286,11 +299,7 @@ impl LegKeeper for LegReturn {
         let passage = &mut *self.0.borrow_mut();
         let Some(number) = passage.taking.take() else { return };
         if result.is_ok() {
-            let legs = passage.by_leg.len().max(leg + 1);
-            passage.by_leg.resize(legs, None);
-            passage.by_leg[leg] = Some(number);
-            passage.is_leg(number, leg);
-            passage.was_in_sync &= !(1 << leg);
+            passage.took(number, leg);
         }
         passage.taken.push((number, result));
     }

@@ -324,11 +324,15 @@ impl Returning {
         }
         if let Some(at) = passage.over.iter().position(|(over, _)| *over == number) {
             drop(passage.over.swap_remove(at));
-            if let Leaf::Remote(leaf) = &mut leaves[comer.leaf] {
-                tracing::info!("{}: it is no leg any more, and let go of", leaf.uri());
-                // Its target is told, so that others may have it, unless it is not there.
-                comer.is_unheard = leaf.is_away();
-                leaf.begin_close(leaf.is_away());
+            tracing::info!("{}: it is no leg any more, and let go of", comer.chain.leaf);
+            match &mut leaves[comer.leaf] {
+                Leaf::Remote(leaf) => {
+                    // Its target is told, so that others may have it, unless it is not there.
+                    comer.is_unheard = leaf.is_away();
+                    leaf.begin_close(leaf.is_away());
+                }
+                Leaf::Local(leaf) => leaf.begin_close(),
+                Leaf::Absent(_) => {}
             }
             comer.way = Way::Ending(None);
         }
@@ -356,6 +360,12 @@ impl Returning {
                         return false;
                     }
                     leaf.take_off();
+                    tended.has_changed = true;
+                } else if let Leaf::Local(leaf) = place {
+                    let Some(ended) = leaf.is_closed() else { return false };
+                    if let Err(failure) = ended {
+                        tracing::warn!("{}: {}", comer.chain.leaf, failure.message);
+                    }
                     tended.has_changed = true;
                 }
                 // Who it is comes free with it.

@@ -82,29 +82,29 @@ impl Returning {
         }
     }
 
-    /// Begins to bring a leg for the first time, over that leaf: it is attached, or was opened.
+    /// How a leg begins to come that was not there before, over that leaf: it is attached, or was opened.
     ///
     /// # Errors
     /// What was opened cannot be one: a sentence.
-    pub fn add_new(
+    fn way_of(&self, chain: &Chain, leaf: &Leaf) -> Result<Way, String> {
+        let Leaf::Local(local) = leaf else { return Ok(Way::Waiting(Instant::now())) };
+        let (identity, grant) = local.granted();
+        if let (Some(place), 1..) = (&self.grants, grant.generation) {
+            let name = chain.leaf.to_string();
+            local.set_unused(place.granted(&identity.identity, &name, grant));
+        }
+        let climb = Climb::begin(&self.host, chain, Box::new(local.volume()));
+        Ok(Way::Climbing(Box::new(climb.map_err(|error| error.to_string())?)))
+    }
+
+    /// Brings a leg for the first time, over that leaf.
+    fn add_new(
         &mut self,
         passage: &Rc<RefCell<Passage>>,
         (leg, leaf): (usize, usize),
         chain: Chain,
-        leaves: &mut [Leaf],
-    ) -> Result<(), String> {
-        let way = match &leaves[leaf] {
-            Leaf::Local(local) => {
-                let (identity, grant) = local.granted();
-                if let (Some(place), 1..) = (&self.grants, grant.generation) {
-                    let name = chain.leaf.to_string();
-                    local.set_unused(place.granted(&identity.identity, &name, grant));
-                }
-                let climb = Climb::begin(&self.host, &chain, Box::new(local.volume()));
-                Way::Climbing(Box::new(climb.map_err(|error| error.to_string())?))
-            }
-            _ => Way::Waiting(Instant::now()),
-        };
+        way: Way,
+    ) {
         let number = self.comers.len();
         passage.borrow_mut().add(number, leg, leaf);
         let (passage, told, is_unheard) = (passage.clone(), String::new(), false);
@@ -112,7 +112,6 @@ impl Returning {
         #[rustfmt::skip]
         let comer = Comer { chain, leaf, passage, way, is_on_trial, backoff, takes_over, is_unheard, told };
         self.comers.push(comer);
-        Ok(())
     }
 
     /// What each of it draws on, from the top down.
@@ -174,27 +173,153 @@ impl Bottom {
             return Err(Failure::failed(super::super::passage::NOT_BROUGHT));
         };
         let budgets = self.returning.budgets_of(&wanted.spec)?;
-        self.leaves.push(self.returning.open_new(leaf)?);
-        let at = self.leaves.len() - 1;
+        let (leaf, at) = (self.returning.open_new(leaf)?, self.leaves.len());
         let (mirror, is_buffered) = {
             let passage = passage.borrow();
             (passage.node, passage.is_buffered)
         };
-        let mut outline = Outline::of_nodes(std::mem::take(&mut self.outline));
+        let mut outline = Outline::of_nodes(self.outline.clone());
         let (node, count) = outline.insert_leg(mirror, wanted.leg, &wanted.spec, at);
-        self.returning.shift(node, count);
         let budgets = (node..node + count).zip(budgets);
         budgets.for_each(|(at, budget)| outline.set_budget(at, budget));
         let chain = Chain::of(&wanted.spec, at, &outline, is_buffered);
-        self.outline = outline.into_nodes();
         let chain = chain.expect("it has a leaf");
-        let of = (wanted.leg, at);
-        if let Err(why) = self.returning.add_new(passage, of, chain, &mut self.leaves) {
-            self.leaves[at] = Leaf::Absent(Failure::absent(why.clone()));
-            return Err(Failure::failed(why));
-        }
+        // Of one that comes to nothing nothing is left: whoever serves the volume next would look for what was held there.
+        let way = self.returning.way_of(&chain, &leaf).map_err(Failure::failed)?;
+        self.leaves.push(leaf);
+        self.outline = outline.into_nodes();
+        self.returning.shift(node, count);
+        self.returning.add_new(passage, (wanted.leg, at), chain, way);
         tended.fds.extend(self.leaves[at].local().and_then(LocalLeaf::fd));
         tended.has_changed = true;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thinwire_modules::mirror::{LegKeeper, LegsInUse};
+    use thinwire_runtime::disk::{DiskOptions, open_store};
+    use thinwire_volume::load_writer;
+
+    use super::super::super::outline::OutlineNode;
+    use super::super::super::passage::LegReturn;
+    use super::*;
+    use crate::cli::WireArgs;
+    use crate::host::Host;
+    use crate::keys::Security;
+    use crate::testing::TempDir;
+
+    /// A mirror in use of one leg, and the image of another one.
+    struct InUse {
+        dir: TempDir,
+        bottom: Bottom,
+        passage: Rc<RefCell<Passage>>,
+    }
+
+    impl InUse {
+        fn new(name: &str) -> Self {
+            let dir = TempDir::new(name);
+            std::fs::write(dir.path().join("new.img"), vec![0; 4 << 20]).unwrap();
+            let host = Host::new().unwrap();
+            let run_dir = dir.path().join("run");
+            let options = VolumeOptions::new(Security::default(), &WireArgs::default(), run_dir);
+            let mut returning = Returning::new(&host, &options, &DiskOptions::default(), None);
+            let place = ("t.toml#m".into(), "t.toml#m".into());
+            let passage = Rc::new(RefCell::new(Passage::new(place, vec![None], vec![0..1])));
+            returning.passages.push(passage.clone());
+            let node = |name: &str, depth, leaf| OutlineNode {
+                name: name.into(),
+                depth,
+                leaf,
+                ..OutlineNode::default()
+            };
+            let bottom = Bottom {
+                returning,
+                leaves: vec![Leaf::Absent(Failure::absent("it is another's"))],
+                pools: Vec::new(),
+                seen: Vec::new(),
+                lacking: Vec::new(),
+                outline: vec![node("m", 0, None), node("a", 1, Some(0))],
+                failures: Default::default(),
+                readers: Vec::new(),
+            };
+            InUse { dir, bottom, passage }
+        }
+
+        fn image(&self) -> std::path::PathBuf {
+            self.dir.path().join("new.img")
+        }
+
+        /// Brings that as leg 1.
+        fn bring(&mut self, spec: &str) -> Result<(), String> {
+            let (spec, until) = (spec.parse().unwrap(), Instant::now());
+            self.passage.borrow_mut().wanted.push(NewComer { leg: 1, spec, until });
+            self.bottom.bring_new(&mut Returned::default());
+            let (leg, begun) = self.passage.borrow_mut().begun.pop().unwrap();
+            assert_eq!(leg, 1);
+            begun
+        }
+
+        /// How many leaves it has, how many it is held under, nodes of its outline, and who brings legs.
+        fn counts(&self) -> [usize; 4] {
+            let Bottom { leaves, outline, returning, .. } = &self.bottom;
+            [leaves.len(), self.bottom.held().len(), outline.len(), returning.comers.len()]
+        }
+    }
+
+    /// What is opened, and cannot be a leg, has no place afterwards: neither in the record, which the next one who serves the volume compares, nor in its outline.
+    #[test]
+    fn a_newcomer_that_comes_to_nothing_leaves_nothing_behind() {
+        let mut mirror = InUse::new("newcomer-in-vain");
+        let image = mirror.image();
+        assert_eq!(mirror.counts(), [1, 1, 2, 0]);
+        for _ in 0..2 {
+            let why = mirror.bring(&format!("slice:[{}]?size=64M", image.display())).unwrap_err();
+            assert!(!why.is_empty());
+            assert_eq!(mirror.counts(), [1, 1, 2, 0], "{why}");
+        }
+        // It is free for another way.
+        mirror.bring(&image.display().to_string()).unwrap();
+        assert_eq!(mirror.counts(), [2, 2, 3, 1]);
+    }
+
+    /// A disk of this machine that was added and is removed again is let go of, in order: the record says so at once, it may be added again, and others may have it.
+    #[test]
+    fn a_disk_that_is_removed_again_is_let_go_of() {
+        let mut mirror = InUse::new("newcomer-removed");
+        let image = mirror.image();
+        let host = mirror.bottom.returning.host.clone();
+        mirror.bring(&image.display().to_string()).unwrap();
+        let stand =
+            |removed: u8| LegsInUse { in_sync: 3, used: 3 & !removed, out: removed, removed };
+        let mut keeper = LegReturn(mirror.passage.clone());
+        keeper.look(stand(0));
+        // The mirror takes it.
+        let volume = Box::new(mirror.bottom.leaves[1].local().unwrap().volume());
+        mirror.bottom.returning.comers[0].way = Way::Brought;
+        mirror.passage.borrow_mut().took(0, 1);
+        mirror.passage.borrow_mut().taken.push((0, Ok(())));
+        let tend = |mirror: &mut InUse| {
+            host.turn(crate::open::Wait::No).unwrap();
+            mirror.bottom.tend().has_changed
+        };
+        assert!(tend(&mut mirror), "it is there");
+        assert!(!tend(&mut mirror));
+        assert!(!keeper.keeps(1), "it does not come back when it is dropped");
+        keeper.look(stand(2));
+        assert!(keeper.keeps(1), "it is let go of");
+        keeper.let_go(1, volume);
+        let end = Instant::now() + std::time::Duration::from_secs(10);
+        while !tend(&mut mirror) {
+            assert!(Instant::now() < end, "it is not let go of");
+        }
+        assert_eq!(mirror.counts(), [2, 1, 3, 1]);
+        let pool = host.pool();
+        let store = open_store(&image, &DiskOptions::default(), &pool, &mut |_| {});
+        let mut store = store.expect("nobody has it");
+        assert!(!load_writer(&mut *store.volume).unwrap().is_held());
+        drop(store);
+        mirror.bring(&image.display().to_string()).unwrap();
     }
 }
