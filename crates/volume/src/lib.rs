@@ -18,6 +18,7 @@ mod part;
 mod port;
 mod recorded;
 mod scrub;
+mod shared;
 mod slab;
 pub mod stores;
 mod sync;
@@ -44,6 +45,7 @@ pub use part::{Closing, Effect, Expects, Gravity, Letter, Parcel, Part, PartEven
 pub use port::{Bell, Edge, Port};
 pub use recorded::{HeldLeaves, KeptBy, RecordPlace, Recorded};
 pub use scrub::{BAD_BLOCKS_MAX, Scrub, ScrubReport};
+pub use shared::{ByteClaim, SharedCanary, SharedVolume, VolumeShare};
 pub use slab::Slab;
 pub use sync::{SyncDomain, SyncMark, SyncScope};
 pub use unaligned::Unaligned;
