@@ -7,7 +7,7 @@ use thinwire_volume::{Geometry, Identity, Io, Volume};
 
 use crate::{
     Below, Child, Composite, IdentityHash, Layout, Module, ModuleError, ModuleOption, OptionUnit,
-    common_geometry,
+    Options, common_geometry,
 };
 
 const OFFSET: ModuleOption = ModuleOption {
@@ -81,6 +81,17 @@ impl Slice {
         };
         let identity = Self::hash(offset, size);
         Ok(Composite::new(slice, Geometry { bytes, ..geometry }, identity, children))
+    }
+
+    /// What one that is told so has of the volume that it is a part of: from one byte up to, not including, another, or [`u64::MAX`] if
+    /// it has all that follow. None of another module.
+    pub fn bytes_of(module: &Module, options: &Options) -> Option<(u64, u64)> {
+        if module.name != Self::NAME {
+            return None;
+        }
+        let start = options.get(&OFFSET).unwrap_or(0);
+        let end = options.get(&SIZE).map_or(u64::MAX, |size| start.saturating_add(size));
+        Some((start, end))
     }
 
     fn hash(offset: u64, size: Option<u64>) -> IdentityHash {

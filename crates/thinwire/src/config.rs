@@ -24,7 +24,7 @@ use crate::serve::POOL_FREE_BYTES_MAX;
 use crate::size::{check_name, parse_mac, parse_size};
 use crate::state_dir;
 use crate::trees::Trees;
-use crate::uri::{Ground, VolumeSpec, same};
+use crate::uri::{Ground, VolumeSpec};
 
 /// More shards than this are a typing error.
 pub const SHARDS_MAX: u32 = 64;
@@ -189,10 +189,29 @@ impl TargetSettings {
         let mut ground = Ground::default();
         let mut all = Vec::new();
         for (at, export) in self.exports.iter().enumerate() {
-            all.push(ground.add(at, &export.volume, export.read_only).map(|(other, twins)| {
-                let (one, two, same) = (&self.exports[other].name, &export.name, same(twins));
-                format!("exports `{one}` and `{two}`: {same}: two writers would destroy it")
-            }));
+            let clash = ground.add(at, &export.volume, export.read_only);
+            let mut problem = clash.map(|(other, clash)| {
+                let (one, two) = (&self.exports[other].name, &export.name);
+                let advice = match clash.has_slices() {
+                    true => format!("; {}", clash.advice()),
+                    false => String::new(),
+                };
+                format!(
+                    "exports `{one}` and `{two}`: {clash}: two writers would destroy it{advice}"
+                )
+            });
+            let differs = |other: &&ExportSpec| {
+                other.buffered != export.buffered && other.volume.shares_common_with(&export.volume)
+            };
+            if problem.is_none()
+                && let Some(other) = self.exports[..at].iter().find(differs)
+            {
+                problem = Some(format!(
+                    "exports `{}` and `{}` stand on one file, device or pool, which is opened once: `buffered` is for both or for neither",
+                    other.name, export.name
+                ));
+            }
+            all.push(problem);
         }
         all
     }

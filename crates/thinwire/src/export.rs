@@ -112,6 +112,7 @@ impl ExportSpec {
             VolumeSpec::Remote(_)
             | VolumeSpec::Ebd(_)
             | VolumeSpec::Aoe(_)
+            | VolumeSpec::Share { .. }
             | VolumeSpec::Over { .. } => wrong(
                 "of a volume that is made of others, or is another target's, say the volume \
                  cache:[VOLUME]?size=SIZE instead",
@@ -143,6 +144,7 @@ impl ExportSpec {
             | VolumeSpec::Remote(_)
             | VolumeSpec::Ebd(_)
             | VolumeSpec::Aoe(_)
+            | VolumeSpec::Share { .. }
             | VolumeSpec::Over { .. } => wrong(
                 "a volume that is made of others, or is another target's, is attached by one shard, and cannot \
                  be spread over several",

@@ -20,7 +20,7 @@ use crate::growth::OpenWholes;
 use crate::known_keys::KnownKeys;
 use crate::links::{open_foreign_link, open_initiator_links};
 use crate::open::{VolumeOptions, Wait};
-use crate::opened::Pools;
+use crate::opened::Commons;
 use crate::uri::NodeAddress;
 
 /// Memory that a host's pool keeps for reuse, in bytes: retained sets, what is outstanding, and
@@ -34,7 +34,7 @@ const WATCHED: u64 = 0;
 pub struct Host {
     shard: SharedShard,
     links: Rc<RefCell<HostLinks>>,
-    pools: Rc<Pools>,
+    commons: Rc<Commons>,
     cuts: Rc<OpenCuts>,
     wholes: Rc<OpenWholes>,
     budgets: Rc<OpenBudgets>,
@@ -68,8 +68,8 @@ impl Host {
     /// A shard that has links already; those in `open`, with their numbers, let frames of `lanes` in.
     pub fn on(shard: SharedShard, lanes: Lanes, open: Vec<(LinkSpec, usize)>) -> Self {
         let links = Rc::new(RefCell::new(HostLinks { lanes, open, found: Vec::new() }));
-        let (pools, cuts, wholes, budgets, known_keys) = Default::default();
-        Host { shard, links, pools, cuts, wholes, budgets, known_keys }
+        let (commons, cuts, wholes, budgets, known_keys) = Default::default();
+        Host { shard, links, commons, cuts, wholes, budgets, known_keys }
     }
 
     /// The shard, to look at.
@@ -82,9 +82,9 @@ impl Host {
         self.shard.borrow_mut()
     }
 
-    /// Pools of volumes that are open here.
-    pub fn pools(&self) -> &Pools {
-        &self.pools
+    /// What is open here once for all who stand on it.
+    pub fn commons(&self) -> &Commons {
+        &self.commons
     }
 
     /// Volumes that are open here, and of which snapshots can be taken as one.

@@ -4,12 +4,12 @@
 mod bottom;
 mod build;
 mod climbing;
+mod commons;
 mod ends;
 mod failures;
 mod grants;
 mod outline;
 mod passage;
-mod pools;
 mod returning;
 mod top;
 mod tree;
@@ -49,9 +49,9 @@ use crate::signals::Signals;
 use crate::trees::NodeName;
 use crate::uri::VolumeSpec;
 
+pub use self::commons::Commons;
 pub use self::outline::OutlineNode;
 pub use self::passage::{LegDoor, LegReturn, NOT_BROUGHT};
-pub use self::pools::Pools;
 pub use self::tree::{TellOutline, Tree};
 
 /// What of that is left, at least, when no mirror waits for a leg any more.
@@ -276,7 +276,7 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
     }
 
     fn pools(&self) -> Vec<(VolumeSpec, ThinPool)> {
-        self.below.host.pools().all()
+        self.below.host.commons().all()
     }
 
     fn outline(&self) -> Vec<OutlineNode> {
@@ -308,7 +308,7 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
 
     fn stages(&mut self, kind: u8) -> Outcome<Option<[StageSums; 2]>> {
         match &mut self.below.bottom.leaves[..] {
-            [Leaf::Remote(leaf)] if self.below.bottom.pools.is_empty() => leaf.stages(kind),
+            [Leaf::Remote(leaf)] if self.below.bottom.commons.is_empty() => leaf.stages(kind),
             _ => Ok(None),
         }
     }

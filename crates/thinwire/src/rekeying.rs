@@ -121,7 +121,7 @@ impl Rekeying {
 
     /// It is the volume over these, whose volumes of pools may be named without what the pools stand on.
     pub fn is_of(&self, specs: &[VolumeSpec]) -> bool {
-        matches!(specs, [part] if part.over_pools() == self.part.over_pools())
+        matches!(specs, [part] if part.over_commons() == self.part.over_commons())
     }
 
     /// What names the key that opens it now: `old`, unless the change was begun before.

@@ -1,6 +1,6 @@
 //! Reading a target's configuration again while it serves: what has changed in it since, and whether that can be
 //! applied without a restart. Keys, who may open what, `announce`, limits, and exports that are one store of this
-//! machine, or volumes of a pool of which another export stays, can; all else is refused by name. It is applied as a whole or not at all.
+//! machine, or volumes of a pool, or slices of a disk, of which another export stays, can; all else is refused by name. It is applied as a whole or not at all.
 
 use std::fmt::Display;
 
@@ -10,7 +10,7 @@ use crate::config::TargetSettings;
 use crate::export::ExportSpec;
 use crate::keys::KeyFile;
 use crate::privileges::PrivilegeSettings;
-use crate::uri::PoolUse;
+use crate::uri::CommonUse;
 
 /// What a reload has changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -275,28 +275,28 @@ fn exports(now: &[ExportSpec], next: &[ExportSpec]) -> Vec<String> {
     all
 }
 
-/// Why an export stays as long as its target, if it does. Those of `staying` have their pools open, whatever comes and goes.
+/// Why an export stays as long as its target, if it does. Those of `staying` have their pools and disks open, whatever comes and goes.
 fn bound(export: &ExportSpec, staying: &[&ExportSpec]) -> Option<&'static str> {
     match (export.volume.is_store(), export.spread) {
-        (false, _) if is_of_open_pool(export, staying) => None,
+        (false, _) if is_of_open_common(export, staying) => None,
         (false, _) => Some("made of other volumes, or another target's"),
         (true, true) => Some("spread over shards"),
         (true, false) => None,
     }
 }
 
-/// It is a volume of a pool of which another export has one as well, and of nothing else.
-pub(crate) fn is_of_open_pool(export: &ExportSpec, staying: &[&ExportSpec]) -> bool {
-    let uses = export.volume.pool_uses();
-    let is_open = |of: &PoolUse<'_>| {
+/// It is a volume of a pool, or a slice of a disk, of which another export has one as well, and of nothing else.
+pub(crate) fn is_of_open_common(export: &ExportSpec, staying: &[&ExportSpec]) -> bool {
+    let uses = export.volume.common_uses();
+    let is_open = |of: &CommonUse<'_>| {
         let others = staying.iter().filter(|other| other.name != export.name);
-        others.into_iter().any(|other| other.volume.shares_pool_with(of.volume))
+        others.into_iter().any(|other| other.volume.has_common(of.volume))
     };
-    // A budget that others share is on their shard, which may be another than that of the pool.
+    // A budget that others share is on their shard, which may be another than that of the rest.
     let is_alone = export.volume.shares().is_empty();
     is_alone
         && !uses.is_empty()
-        && export.volume.over_pools().leaves().is_empty()
+        && export.volume.over_commons().leaves().is_empty()
         && uses.iter().all(is_open)
 }
 
@@ -470,6 +470,46 @@ mod tests {
         assert_eq!(changes(&more, &with(&["p@a"])), Ok(vec!["export `e1` is removed".to_owned()]));
         assert_eq!(changes(&more, &with(&["p@a", "p@c"])).unwrap().len(), 1);
         assert!(changes(&more, &with(&["p@c", "p@d"])).is_err());
+    }
+
+    #[test]
+    fn slices_of_a_disk_come_and_go_while_one_stays() {
+        let dir = TempDir::new("reload-slices");
+        make("alice", dir.path(), false).unwrap();
+        let with = |volumes: &[&str]| {
+            let export = |(nth, volume): (usize, &&str)| {
+                format!("[[export]]\nname = \"e{nth}\"\nvolume = \"{volume}\"\n")
+            };
+            let exports: String = volumes.iter().enumerate().map(export).collect();
+            read(&dir, &file(&dir, &["alice"], &exports), &[])
+        };
+        let [low, next, wide, high] = [
+            "slice:[/big]?size=1M",
+            "slice:[/big]?offset=1M&size=1M",
+            "slice:[/big]?offset=1M&size=2M",
+            "slice:[/big]?offset=3M",
+        ];
+        let one = with(&[low]);
+        assert_eq!(changes(&one, &with(&[low, next, high])).unwrap().len(), 2);
+        for (now, then, named) in [
+            // The only one of its disk; one of another; and what needs something that is not open.
+            (&[low][..], &[next][..], "export `e0` (another volume, and made of"),
+            (&[low, "memory:1M"], &["memory:1M"], "export `e0` (another volume, and made of"),
+            (&[low], &[low, "slice:[/other]?size=1M"], "export `e1` (it is new, and made of"),
+            (&[low], &[low, "linear:[slice:[/big]?offset=1M,memory:1M]"], "export `e1` (it is new"),
+            // All of it is no slice.
+            (&["linear:[/big]"], &["linear:[/big]", next], "export `e1` (it is new"),
+        ] {
+            let why = changes(&with(now), &with(then)).unwrap_err();
+            assert!(why.contains(named), "{named}: {why}");
+        }
+        let two = with(&[low, next]);
+        assert_eq!(changes(&two, &one), Ok(vec!["export `e1` is removed".to_owned()]));
+        let grown = format!(
+            "export `e1` is another volume now: {}",
+            "slice:[file:/big]?offset=1048576&size=2097152"
+        );
+        assert_eq!(changes(&two, &with(&[low, wide])), Ok(vec![grown]));
     }
 
     #[test]

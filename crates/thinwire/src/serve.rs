@@ -342,7 +342,7 @@ impl Provider for Configured<'_> {
         let opener = self.opener(&host);
         for &number in numbers {
             let spec = &self.config.exports[number];
-            host.pools().want(&spec.volume, &opener.options(spec));
+            host.commons().want(&spec.volume, &opener.options(spec));
         }
         let mut opened: Vec<(usize, OpenedExport)> = Vec::new();
         let (stores, others): (Vec<usize>, Vec<usize>) =
@@ -373,7 +373,7 @@ impl Provider for Configured<'_> {
         if let Some((_, first)) = opened.first_mut() {
             first.clerk = ShardClerk::of(&host, opener.outlines());
         }
-        if !host.pools().all().is_empty() {
+        if !host.commons().is_empty() {
             trees::keep(opener);
         }
         Ok(opened.into_iter().map(|(_, export)| export).collect())
@@ -525,7 +525,7 @@ fn refuse_taken_name(config: &TargetSettings) -> Outcome {
 }
 
 /// Opens an export that a reload adds, on the thread of its shard: with what rights the target has by now, and waiting
-/// for nobody, since others are served meanwhile. A store, or a volume of a pool that is open there.
+/// for nobody, since others are served meanwhile. A store, or a volume of a pool, or a slice of a disk, that is open there.
 pub(crate) fn open_added(
     spec: &ExportSpec,
     state_dir: &Path,
@@ -535,7 +535,7 @@ pub(crate) fn open_added(
     let options = DiskOptions { wait_lock: Duration::ZERO, ..options };
     let export = match spec.volume.is_store() {
         true => open_store(spec, &options, pool)?,
-        false => trees::open_of_pool(spec)?,
+        false => trees::open_of_common(spec)?,
     };
     Ok(OpenedExport { weight: spec.weight, ..export })
 }
@@ -567,6 +567,7 @@ fn open_store(spec: &ExportSpec, options: &DiskOptions, pool: &Pool) -> Outcome<
         VolumeSpec::Remote(_)
         | VolumeSpec::Ebd(_)
         | VolumeSpec::Aoe(_)
+        | VolumeSpec::Share { .. }
         | VolumeSpec::Over { .. } => {
             unreachable!("{spec} is no store")
         }

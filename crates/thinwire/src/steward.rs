@@ -404,13 +404,13 @@ impl View<'_> {
         let stay = next.exports.iter().filter_map(|export| place(&export.name));
         stay.for_each(|shard| counts[usize::from(shard)] += 1);
         for export in &next.exports {
-            // A pool is one shard's.
-            let has_pool = |other: &&ExportSpec| {
-                other.name != export.name && other.volume.shares_pool_with(&export.volume)
+            // A pool is one shard's, and a disk that has slices.
+            let has_common = |other: &&ExportSpec| {
+                other.name != export.name && other.volume.shares_common_with(&export.volume)
             };
-            let with_pool = self.config.exports.iter().find(has_pool);
-            let with_pool = with_pool.and_then(|other| place(&other.name));
-            let shard = with_pool.or_else(|| place(&export.name)).unwrap_or_else(|| {
+            let beside = self.config.exports.iter().find(has_common);
+            let beside = beside.and_then(|other| place(&other.name));
+            let shard = beside.or_else(|| place(&export.name)).unwrap_or_else(|| {
                 let least = (0..shards).min_by_key(|&at| counts[usize::from(at)]);
                 let least = least.expect("there is a shard");
                 counts[usize::from(least)] += 1;

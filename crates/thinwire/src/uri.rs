@@ -4,7 +4,9 @@
 //! describes (`FILE.toml#NAME`).
 
 mod aoe;
+mod commons;
 mod ebd;
+mod ground;
 mod leaves;
 mod options;
 mod part_uuid;
@@ -16,6 +18,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use thinwire_modules::{MODULES, Module, Options};
+use thinwire_volume::ByteClaim;
 
 use crate::error::ParseError;
 use crate::size::parse_size;
@@ -23,9 +26,10 @@ pub use crate::trees::NodeName;
 use crate::trees::Scope;
 pub use aoe::AoeSpec;
 pub(crate) use aoe::parse_shelf_slot;
+pub use commons::CommonUse;
 pub use ebd::EbdSpec;
 pub(crate) use ebd::{parse_device, parse_ethertype, parse_plain_interface, plain_link};
-pub use leaves::{Ground, PoolUse, same};
+pub use ground::{Clash, Ground};
 pub(crate) use options::set_option;
 pub(crate) use part_uuid::forget as forget_parts;
 pub use remote::{NodeAddress, RemoteSpec};
@@ -69,6 +73,13 @@ pub enum VolumeSpec {
         /// Names the key file of one that has a key: a path with a slash in it, or a name.
         key: Option<String>,
     },
+    /// What is open already, for several who stand on it: only in what [`VolumeSpec::over_commons`] gives, and never named so.
+    Share {
+        /// A file or device.
+        of: Box<VolumeSpec>,
+        /// What of it is meant.
+        claim: ByteClaim,
+    },
 }
 
 impl VolumeSpec {
@@ -84,6 +95,7 @@ impl VolumeSpec {
             VolumeSpec::Remote(remote) => remote.export.clone(),
             VolumeSpec::Ebd(device) => format!("ebd{}.{}", device.major, device.minor),
             VolumeSpec::Aoe(spec) => format!("aoe{}", spec.device),
+            VolumeSpec::Share { of, .. } => of.short_name(),
             VolumeSpec::Over { node: Some(node), .. } => node.name.clone(),
             VolumeSpec::Over { module, .. } => module.name.into(),
         }
@@ -298,6 +310,7 @@ impl fmt::Display for VolumeSpec {
             VolumeSpec::Remote(remote) => remote.fmt(f),
             VolumeSpec::Ebd(device) => device.fmt(f),
             VolumeSpec::Aoe(device) => device.fmt(f),
+            VolumeSpec::Share { of, .. } => of.fmt(f),
             VolumeSpec::Over { node: Some(node), .. } => node.fmt(f),
             VolumeSpec::Over { module, options, children, .. } => {
                 let children: Vec<_> = children.iter().map(VolumeSpec::in_list).collect();

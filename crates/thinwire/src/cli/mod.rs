@@ -198,7 +198,8 @@ Configuration (conf.d/*.toml beside the file adds to it; relative paths begin at
 
 [[volume]] is a volume made of others (`thinwire --help` shows the kinds, and what options each has: they are keys
 here, as in chunk = \"128K\"). Its children are volumes as on the command line, or others that are described so;
-each can be a part of one only once, also by way of slices of it. Other commands name it target.toml#big.
+each can be a part of one only once. Slices of one file or device may be several, in one of them and in several exports, where
+they lie apart. Other commands name it target.toml#big.
 
 places = [\"/srv\", \"/dev/disk/by-id\"] are the files, devices and folders among which uuid:PART finds a part by
 what its label says (`thinwire volume dump` shows it); all block devices but ublk, nbd and loop if there are none. They are read when the

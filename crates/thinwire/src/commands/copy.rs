@@ -18,7 +18,7 @@ use crate::open::{Ending, OnRecord, VolumeOptions, let_go, let_go_failed, open_o
 use crate::output;
 use crate::rundir::SCHEMA;
 use crate::signals::Signals;
-use crate::uri::{VolumeSpec, same};
+use crate::uri::VolumeSpec;
 
 /// `copy --json`.
 #[derive(Serialize)]
@@ -47,10 +47,10 @@ pub fn run(args: &CopyArgs) -> Outcome {
     options.read_only = true;
     options.hurry = signals.hurry();
     let host = Host::new()?;
-    // Of one pool both may be volumes.
-    host.pools().want(&args.source, &options);
+    // Of one pool both may be volumes, and of one disk slices.
+    host.commons().want(&args.source, &options);
     let written = VolumeOptions { read_only: false, take_over: args.take_over, ..options.clone() };
-    host.pools().want(&args.destination, &written);
+    host.commons().want(&args.destination, &written);
     let mut source = open_on(&host, &args.source, &options, Some(&signals))
         .map_err(|e| e.context(format_args!("source {}", args.source)))?;
     let bytes = source.volume().geometry().bytes;
@@ -192,7 +192,7 @@ fn progress_bar(what: &'static str, bytes: u64) -> ProgressBar {
 /// Nothing can be copied onto itself, under whatever name.
 fn refuse_same(source: &VolumeSpec, destination: &VolumeSpec) -> Outcome {
     match source.shared_with(destination) {
-        Some(twins) => Err(Failure::failed(format!("cannot copy: {}", same(twins)))),
+        Some(clash) => Err(Failure::failed(format!("cannot copy: {clash}"))),
         None => Ok(()),
     }
 }

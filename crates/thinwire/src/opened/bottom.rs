@@ -1,4 +1,4 @@
-//! [`Bottom`]: what is at the bottom of an open volume, its own and that of pools which it shares.
+//! [`Bottom`]: what is at the bottom of an open volume, its own and what it shares with others.
 
 use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
@@ -7,10 +7,10 @@ use thinwire_modules::meta::ReaderFence;
 use thinwire_runtime::serve::{Awaited, OpenedLeaf};
 use thinwire_volume::HeldGrant;
 
+use super::commons::OpenCommon;
 use super::ends::{self, Going};
 use super::failures::Failures;
 use super::outline::OutlineNode;
-use super::pools::OpenPool;
 use super::returning::{Returned, Returning};
 use super::tree::Leaf;
 use crate::control::LeafStatus;
@@ -26,16 +26,17 @@ const OVERTAKEN: &str = "somebody else has opened it for writing since it was op
      or another volume's: all reads fail from now on. Detach it, and attach it anew once nobody writes it, or read it where it is used (an attachment, or the \
      export of a gateway) or a snapshot of it";
 
-/// Leaves, and what brings some of them back; pools of which the volume has volumes, and that others may have open, too.
+/// Leaves, and what brings some of them back; pools of which the volume has volumes, and disks of which it has slices, that others may have
+/// open, too.
 pub(super) struct Bottom {
     /// Those that come back when they were away. Before the leaves: labels of some of them are being read, perhaps.
     pub returning: Returning,
     pub leaves: Vec<Leaf>,
     /// Each ends with the last who has it.
-    pub pools: Vec<Rc<OpenPool>>,
+    pub commons: Vec<Rc<OpenCommon>>,
     /// How often what each of them stands on had changed when this was told last: several have a pool, and any of them has it go on.
     pub seen: Vec<u64>,
-    /// Volumes of pools that are not there, and why not: a mirror above goes without.
+    /// Volumes of pools, and disks, that are not there, and why not: a mirror above goes without.
     pub lacking: Vec<(VolumeSpec, Failure)>,
     /// What stands on it.
     pub outline: Vec<OutlineNode>,
@@ -59,19 +60,19 @@ impl Bottom {
             self.bring_new(&mut tended);
         }
         self.on_risen(&std::mem::take(&mut tended.risen));
-        self.seen.resize(self.pools.len(), 0);
-        for (pool, seen) in self.pools.iter().zip(&mut self.seen) {
-            let of_pool = pool.tend();
-            tended.ports.extend(of_pool.ports);
-            tended.fds.extend(of_pool.fds);
-            tended.has_changed |= std::mem::replace(seen, pool.changes()) != pool.changes();
+        self.seen.resize(self.commons.len(), 0);
+        for (open, seen) in self.commons.iter().zip(&mut self.seen) {
+            let of_common = open.tend();
+            tended.ports.extend(of_common.ports);
+            tended.fds.extend(of_common.fds);
+            tended.has_changed |= std::mem::replace(seen, open.changes()) != open.changes();
         }
         tended
     }
 
     /// Something of it comes back by itself, or may be added.
     pub fn has_comers(&self) -> bool {
-        !self.returning.is_empty() || self.pools.iter().any(|pool| pool.bottom().has_comers())
+        !self.returning.is_empty() || self.commons.iter().any(|open| open.bottom().has_comers())
     }
 
     /// Calls this for each of its leaves, with whether the volume goes without that now.
@@ -79,7 +80,7 @@ impl Bottom {
         for (at, leaf) in self.leaves.iter().enumerate() {
             act(leaf, self.returning.is_without(at));
         }
-        self.pools.iter().for_each(|pool| pool.bottom().each(act));
+        self.commons.iter().for_each(|open| open.bottom().each(act));
     }
 
     fn gather<T>(&self, mut of: impl FnMut(&Leaf) -> Option<T>) -> Vec<T> {
@@ -97,7 +98,7 @@ impl Bottom {
     pub fn has_remote(&self) -> bool {
         let is_remote = |leaf: &Leaf| matches!(leaf, Leaf::Remote(_));
         self.leaves.iter().any(is_remote)
-            || self.pools.iter().any(|pool| pool.bottom().has_remote())
+            || self.commons.iter().any(|open| open.bottom().has_remote())
     }
 
     /// How those are that the volume uses: nobody waits for a leg that its mirror has dropped.
@@ -129,7 +130,7 @@ impl Bottom {
         let own = self.leaves.iter().enumerate();
         let own = own.filter(|(at, _)| !self.returning.has_removed(*at));
         let mut found: Vec<_> = own.map(|(_, leaf)| of(leaf)).collect();
-        self.pools.iter().for_each(|pool| found.extend(pool.bottom().held()));
+        self.commons.iter().for_each(|open| found.extend(open.bottom().held()));
         found
     }
 
@@ -191,8 +192,8 @@ impl Bottom {
     ) -> Vec<String> {
         let none = Returning::none(host);
         let mut unheard = std::mem::replace(&mut self.returning, none).into_unheard();
-        for pool in self.pools.drain(..) {
-            if let Some((mut bottom, ending)) = pool.let_go(ending) {
+        for open in self.commons.drain(..) {
+            if let Some((mut bottom, ending)) = open.let_go(ending) {
                 unheard.extend(bottom.leave(host, ending, below));
                 below.push((bottom, ending));
             }

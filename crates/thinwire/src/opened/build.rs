@@ -6,10 +6,10 @@ use std::rc::Rc;
 use thinwire_modules::cuts::OfCut;
 use thinwire_modules::meta::{ReaderFence, WatchedPart};
 use thinwire_modules::{Child, Dealt, Module};
-use thinwire_volume::{Port, Volume};
+use thinwire_volume::{ByteClaim, Port, Volume};
 
+use super::commons::OpenCommon;
 use super::outline::Outline;
-use super::pools::OpenPool;
 use super::returning::Returning;
 use super::tree::{Leaf, Root};
 use crate::budgets::open_over;
@@ -28,8 +28,8 @@ pub(super) struct Build<'a> {
     pub host: &'a Host,
     pub opening: &'a Opening<'a>,
     pub leaves: &'a [Leaf],
-    /// Of which it has volumes: those that are open, and volumes of those that are not there.
-    pub pools: (&'a [Rc<OpenPool>], &'a [(VolumeSpec, Failure)]),
+    /// What others may stand on, too: pools, files and devices that are open, and what of such is not there.
+    pub commons: (&'a [Rc<OpenCommon>], &'a [(VolumeSpec, Failure)]),
     /// So many of them have been taken.
     pub taken: usize,
     /// Of those at other targets, by number.
@@ -56,6 +56,9 @@ impl Build<'_> {
 
     /// The same, which stands at that place in the outline.
     fn open(&mut self, spec: &VolumeSpec, at: usize) -> Outcome<Root> {
+        if let VolumeSpec::Share { of, claim } = spec {
+            return self.share(of, *claim);
+        }
         let VolumeSpec::Over { module, options, children, labels, key, .. } = spec else {
             let leaf = &self.leaves[self.taken];
             self.taken += 1;
@@ -70,8 +73,8 @@ impl Build<'_> {
         let first = self.taken;
         let (host, opening) = (self.host, self.opening);
         if let Some(name) = spec.inner() {
-            let (open, lacking) = self.pools;
-            let lacks = |(volume, _): &&(VolumeSpec, _)| volume.is_of_pool_of(spec);
+            let (open, lacking) = self.commons;
+            let lacks = |(volume, _): &&(VolumeSpec, _)| volume.is_common_with(spec);
             if let Some((_, failure)) = lacking.iter().find(lacks) {
                 return Err(failure.clone());
             }
@@ -79,7 +82,7 @@ impl Build<'_> {
             let nth = nth.expect("pools are opened first");
             self.outline.is_of_pool(at, nth);
             let open = &open[nth];
-            return open_volume_of_pool((open.pool(), open.teller()), name, opening)
+            return open_volume_of_pool(open.pool(), name, opening)
                 .map(Root::Other)
                 .map_err(|e| e.context(format_args!("cannot open {spec}")));
         }
@@ -168,13 +171,24 @@ impl Build<'_> {
 }
 
 impl Build<'_> {
+    /// These bytes of a file or device that is open for several.
+    fn share(&self, of: &VolumeSpec, claim: ByteClaim) -> Outcome<Root> {
+        let (open, lacking) = self.commons;
+        if let Some((_, failure)) = lacking.iter().find(|(disk, _)| disk.is_common_with(of)) {
+            return Err(failure.clone());
+        }
+        let open = open.iter().find(|open| open.is_of(of)).expect("it was opened first");
+        let is_read = claim.is_read || self.opening.read_only;
+        open.share(ByteClaim { is_read, ..claim }).map(Root::Other)
+    }
+
     /// The same, of what is opened in another way.
     fn below<'b>(&'b mut self, opening: &'b Opening<'b>) -> Build<'b> {
-        let Build { host, leaves, pools, taken, ports, returning, outline, cut, readers, .. } =
+        let Build { host, leaves, commons, taken, ports, returning, outline, cut, readers, .. } =
             self;
-        let (pools, taken, cut, is_buffered) = (*pools, *taken, cut.clone(), self.is_buffered);
+        let (commons, taken, cut, is_buffered) = (*commons, *taken, cut.clone(), self.is_buffered);
         #[rustfmt::skip]
-        let below = Build { host, opening, leaves, pools, taken, ports, returning, outline, cut, readers, is_buffered };
+        let below = Build { host, opening, leaves, commons, taken, ports, returning, outline, cut, readers, is_buffered };
         below
     }
 
@@ -182,14 +196,14 @@ impl Build<'_> {
     /// read first. What else is wrong there is left to who opens it in earnest, who may have been told more.
     fn check_key(&mut self, spec: &VolumeSpec, by: &Opening<'_>) -> Outcome {
         let VolumeSpec::Over { children, key: Some(key), .. } = spec else { return Ok(()) };
-        let (host, leaves, pools, taken) = (self.host, self.leaves, self.pools, self.taken);
+        let (host, leaves, commons, taken) = (self.host, self.leaves, self.commons, self.taken);
         let reading = Opening { read_only: true, pool: None, growth: None, adopt: None, ..*by };
         let (mut ports, mut outline) = (Vec::new(), Outline::default());
         let (cut, is_buffered, opening) = (None, self.is_buffered, &reading);
         let (ports, outline, readers) = (&mut ports, &mut outline, &mut Vec::new());
         let returning = &mut Returning::none(host);
         #[rustfmt::skip]
-        let mut build = Build { host, opening, leaves, pools, taken, ports, returning, outline, cut, readers, is_buffered };
+        let mut build = Build { host, opening, leaves, commons, taken, ports, returning, outline, cut, readers, is_buffered };
         let Ok(below) = build.volume(&children[0]) else { return Ok(()) };
         let below = &mut [below.boxed()];
         let checked = check_key(host, key, &children[0], below, opening);

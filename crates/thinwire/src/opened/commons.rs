@@ -1,11 +1,12 @@
-//! Pools that are open on a host: each once, whoever has volumes of it, until the last of them has let go.
+//! What is open on a host once for all who stand on it, until the last of them has let go: pools, for their volumes, and files and devices of
+//! this machine, for slices of them.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::rc::{Rc, Weak};
 
 use thinwire_modules::thin::ThinPool;
 use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
-use thinwire_volume::Volume;
+use thinwire_volume::{ByteClaim, SharedVolume, Volume};
 
 use super::bottom::Bottom;
 use super::grants::Notes;
@@ -16,19 +17,20 @@ use crate::host::Host;
 use crate::open::{Ending, VolumeOptions};
 use crate::pool::{PoolPlace, PoolTeller};
 use crate::signals::Signals;
-use crate::uri::VolumeSpec;
+use crate::uri::{CommonUse, VolumeSpec};
 
-/// The pools of a host.
+/// Those of a host.
 #[derive(Default)]
-pub struct Pools {
+pub struct Commons {
     wanted: RefCell<Vec<Wanted>>,
-    open: RefCell<Vec<Weak<OpenPool>>>,
+    open: RefCell<Vec<Weak<OpenCommon>>>,
     /// No more are opened.
     is_closed: Cell<bool>,
 }
 
-/// Somebody is going to open a volume of a pool.
+/// Somebody is going to open a volume of a pool, or slices of a file or device.
 struct Wanted {
+    /// The volume, or the file or device.
     volume: VolumeSpec,
     /// What that is part of.
     by: String,
@@ -36,20 +38,25 @@ struct Wanted {
     take_over: bool,
 }
 
-/// Who stands on a pool and remembers that: its name, and what was written down for it of the grants of the leaves.
+/// Who stands on one of them and remembers that: its name, and what was written down for it of the grants of the leaves.
 struct Holder {
     name: String,
     unused: Vec<Option<UnusedGrant>>,
 }
 
-/// A pool, and what is at its bottom.
-pub(super) struct OpenPool {
+/// What of it several have.
+enum What {
+    /// Volumes of a pool. The pool as a volume is let go of before what it stands on.
+    Pool { pool: ThinPool, teller: Rc<PoolTeller>, volume: Box<dyn Volume> },
+    /// Shares of all its bytes.
+    Disk(SharedVolume),
+}
+
+/// One of them, and what is at its bottom.
+pub(super) struct OpenCommon {
     spec: VolumeSpec,
-    pool: ThinPool,
-    teller: Rc<PoolTeller>,
+    what: What,
     read_only: bool,
-    /// The pool as a volume: let go of before what it stands on.
-    volume: RefCell<Option<Box<dyn Volume>>>,
     bottom: RefCell<Bottom>,
     holders: RefCell<Vec<Holder>>,
     /// How often other attachments came to be below it.
@@ -60,7 +67,7 @@ pub(super) struct OpenPool {
     ending: Cell<Ending>,
 }
 
-/// How much is left undone by it: the most of all who had a pool counts.
+/// How much is left undone by it: the most of all who had one counts.
 fn severity(ending: Ending) -> u8 {
     match ending {
         Ending::Unused => 0,
@@ -72,19 +79,14 @@ fn severity(ending: Ending) -> u8 {
     }
 }
 
-impl Pools {
-    /// This is going to be opened here, in that way: a pool is opened once as all who want it need it.
+impl Commons {
+    /// This is going to be opened here, in that way: what is there once is opened as all who want it need it.
     pub fn want(&self, spec: &VolumeSpec, options: &VolumeOptions) {
         let mut wanted = self.wanted.borrow_mut();
-        wanted.extend(spec.pool_uses().into_iter().map(|of| Wanted {
-            volume: of.volume.clone(),
-            by: spec.to_string(),
-            read_only: options.read_only || of.is_read,
-            take_over: options.take_over,
-        }));
+        want_below(spec, (options.read_only, options.take_over), &mut wanted);
     }
 
-    /// From now on no pool is opened here that is not.
+    /// From now on nothing is opened here that is not.
     pub fn close(&self) {
         self.is_closed.set(true);
     }
@@ -92,16 +94,25 @@ impl Pools {
     /// All pools that are open, as they are named.
     pub fn all(&self) -> Vec<(VolumeSpec, ThinPool)> {
         let open = self.open.borrow();
-        open.iter().filter_map(Weak::upgrade).map(|it| (it.spec.clone(), it.pool.clone())).collect()
+        let pool = |it: Rc<OpenCommon>| match &it.what {
+            What::Pool { pool, .. } => Some((it.spec.clone(), pool.clone())),
+            What::Disk(_) => None,
+        };
+        open.iter().filter_map(Weak::upgrade).filter_map(pool).collect()
     }
 
-    fn find(&self, spec: &VolumeSpec) -> Option<Rc<OpenPool>> {
+    /// Nothing is open here so.
+    pub fn is_empty(&self) -> bool {
+        self.open.borrow().iter().all(|open| open.strong_count() == 0)
+    }
+
+    fn find(&self, spec: &VolumeSpec) -> Option<Rc<OpenCommon>> {
         let mut open = self.open.borrow_mut();
         open.retain(|pool| pool.strong_count() > 0);
-        open.iter().filter_map(Weak::upgrade).find(|pool| pool.spec.is_of_pool_of(spec))
+        open.iter().filter_map(Weak::upgrade).find(|open| open.spec.is_common_with(spec))
     }
 
-    /// The pool of a volume of one, which is part of `by`: opened if it is not open yet.
+    /// The pool of a volume of one, or a file or device, which is part of `by`: opened if it is not open yet.
     ///
     /// # Errors
     /// It could not be opened; or it is open to be read only, and this is to write.
@@ -112,7 +123,7 @@ impl Pools {
         options: &VolumeOptions,
         disk_options: DiskOptions,
         signals: Option<&Signals>,
-    ) -> Outcome<Rc<OpenPool>> {
+    ) -> Outcome<Rc<OpenCommon>> {
         if let Some(open) = self.find(volume) {
             return match open.read_only && !options.read_only {
                 false => {
@@ -130,41 +141,53 @@ impl Pools {
                 }),
             };
         }
-        let Some((spec, _)) = volume.pool() else { unreachable!("it is a volume of one") };
+        let (spec, is_pool) = match volume.pool() {
+            Some((pool, _)) => (pool, true),
+            None => (volume.clone(), false),
+        };
         if self.is_closed.get() {
-            let why = format!("the pool {spec} is not open here, and none is opened any more");
-            return Err(Failure::failed(why));
+            return Err(Failure::failed(match is_pool {
+                true => format!("the pool {spec} is not open here, and none is opened any more"),
+                false => format!(
+                    "{spec} is not open here, and nothing is opened any more of which there are slices"
+                ),
+            }));
         }
         let mut options = options.clone();
         let mut holders = Vec::new();
         for wanted in &*self.wanted.borrow() {
-            if wanted.volume.is_of_pool_of(volume) {
+            if wanted.volume.is_common_with(volume) {
                 options.read_only &= wanted.read_only;
                 options.take_over |= wanted.take_over;
-                holders.push(wanted.by.clone());
+                if !holders.contains(&wanted.by) {
+                    holders.push(wanted.by.clone());
+                }
             }
         }
         if !holders.contains(&by.to_string()) {
             holders.push(by.to_string());
         }
         let place = PoolPlace::default();
-        options.pool = Some(place.clone());
+        options.pool = is_pool.then(|| place.clone());
         let tree = Tree::open_for(host, &spec, &options, (disk_options, signals), &holders)?;
         let Tree { volume, bottom, unused, ports } = tree;
-        let Some((pool, teller)) = place.take_told() else {
-            unreachable!("it was opened as a pool")
+        let volume = Root::boxed(volume);
+        let what = match is_pool {
+            true => {
+                let (pool, teller) = place.take_told().expect("it was opened as a pool");
+                What::Pool { pool, teller, volume }
+            }
+            false => What::Disk(SharedVolume::new(volume)),
         };
         let holders = holders.into_iter().enumerate().map(|(holder, name)| {
             // Those without a record, and those that are only read, have no grant.
             let unused = unused.iter().map(|of_leaf| of_leaf.get(holder).cloned()).collect();
             Holder { name, unused }
         });
-        let open = Rc::new(OpenPool {
+        let open = Rc::new(OpenCommon {
             spec,
-            pool,
-            teller,
+            what,
             read_only: options.read_only,
-            volume: RefCell::new(Some(Root::boxed(volume))),
             bottom: RefCell::new(bottom),
             holders: RefCell::new(holders.collect()),
             ports,
@@ -176,20 +199,43 @@ impl Pools {
     }
 }
 
-impl OpenPool {
-    /// The pool itself.
-    pub fn pool(&self) -> &ThinPool {
-        &self.pool
+impl OpenCommon {
+    /// The pool itself, and who tells people of it.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn pool(&self) -> (&ThinPool, &Rc<PoolTeller>) {
+        match &self.what {
+            What::Pool { pool, teller, .. } => (pool, teller),
+            What::Disk(_) => unreachable!("{} is no pool", self.spec),
+        }
     }
 
-    /// Who tells people of it.
-    pub fn teller(&self) -> &Rc<PoolTeller> {
-        &self.teller
+    /// These bytes of a file or device.
+    ///
+    /// # Errors
+    /// Somebody else has some of them.
+    ///
+    /// # Panics
+    /// If it is a pool.
+    pub fn share(&self, claim: ByteClaim) -> Outcome<Box<dyn Volume>> {
+        let What::Disk(disk) = &self.what else { unreachable!("{} is a pool", self.spec) };
+        match disk.share(claim) {
+            Ok(share) => Ok(Box::new(share)),
+            Err(other) => Err(Failure {
+                kind: FailureKind::Busy,
+                message: format!(
+                    "{claim} of {} cannot be had: {other} are in use here, or something is outstanding there; let go of that first (an export \
+                     goes by one reload, and another comes by the next)",
+                    self.spec
+                ),
+            }),
+        }
     }
 
-    /// It is the pool of that volume.
+    /// It is the pool of that volume, or that file or device.
     pub fn is_of(&self, volume: &VolumeSpec) -> bool {
-        self.spec.is_of_pool_of(volume)
+        self.spec.is_common_with(volume)
     }
 
     /// What it stands on.
@@ -217,7 +263,7 @@ impl OpenPool {
     /// Somebody comes who was not known when it was opened, and is to remember under which grants it is: who had them before the present ones is
     /// not known to it.
     fn note(&self, by: &VolumeSpec, notes: &Notes) {
-        let (name, over) = (by.to_string(), self.spec.over_pools());
+        let (name, over) = (by.to_string(), self.spec.over_commons());
         if self.holders.borrow().iter().any(|holder| holder.name == name) {
             return;
         }
@@ -239,10 +285,10 @@ impl OpenPool {
             name: spec.to_string(),
             unused: holder.and_then(|holder| holder.unused.get(leaf).cloned()?),
         };
-        let over = self.spec.over_pools();
+        let over = self.spec.over_commons();
         let own = over.leaves();
         let mut found: Vec<_> = own.iter().enumerate().map(|(at, spec)| held(at, spec)).collect();
-        for below in &self.bottom().pools {
+        for below in &self.bottom().commons {
             found.extend(below.held_leaves(&self.spec));
         }
         found
@@ -253,10 +299,30 @@ impl OpenPool {
         if severity(ending) > severity(self.ending.get()) {
             self.ending.set(ending);
         }
-        let OpenPool { pool, volume, bottom, ending, .. } = Rc::try_unwrap(self).ok()?;
-        // With the last handle goes the pool, unless a volume is still there.
-        volume.replace(None);
-        drop(pool);
+        let OpenCommon { what, bottom, ending, .. } = Rc::try_unwrap(self).ok()?;
+        // With the last handle it goes, unless a volume of it is still there.
+        match what {
+            What::Pool { pool, volume, .. } => {
+                drop(volume);
+                drop(pool);
+            }
+            What::Disk(disk) => drop(disk),
+        }
         Some((bottom.into_inner(), ending.get()))
     }
 }
+
+/// What of this is there once, and what of that stands on what else is.
+fn want_below(spec: &VolumeSpec, (read_only, take_over): (bool, bool), wanted: &mut Vec<Wanted>) {
+    for CommonUse { volume, is_read, .. } in spec.common_uses() {
+        let read_only = read_only || is_read;
+        let (volume, by) = (volume.clone(), spec.to_string());
+        if let Some((pool, _)) = volume.pool() {
+            want_below(&pool, (read_only, take_over), wanted);
+        }
+        wanted.push(Wanted { volume, by, read_only, take_over });
+    }
+}
+
+#[cfg(test)]
+mod tests;

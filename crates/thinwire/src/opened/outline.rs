@@ -108,8 +108,11 @@ impl Outline {
             VolumeSpec::Remote(_) => ("tw", None),
             VolumeSpec::Ebd(_) => ("ebd", None),
             VolumeSpec::Aoe(_) => ("aoe", None),
+            // Counted for whoever has a share of it: what goes to all of it nobody asks for.
+            VolumeSpec::Share { .. } => ("file", None),
         };
         let is_leaf = !matches!(spec, VolumeSpec::Over { .. });
+        let is_own = is_leaf && !matches!(spec, VolumeSpec::Share { .. });
         let is_part = self.depth > 0 || !is_leaf;
         let name = match spec {
             VolumeSpec::Over { node: None, .. } => kind.to_owned(),
@@ -120,7 +123,7 @@ impl Outline {
             node: node.map(NodeName::absolute),
             name,
             kind,
-            leaf: is_leaf.then_some(leaf),
+            leaf: is_own.then_some(leaf),
             meter: is_part.then(Rc::default),
             ..OutlineNode::default()
         });
@@ -261,7 +264,7 @@ impl Bottom {
             node.state = node.leaf.and_then(|leaf| self.leaf_state(leaf));
             let (depth, pool) = (node.depth + 1, node.pool);
             all.push(node);
-            let Some(pool) = pool.and_then(|pool| self.pools.get(pool)) else { continue };
+            let Some(pool) = pool.and_then(|pool| self.commons.get(pool)) else { continue };
             let below = pool.bottom().outline().into_iter();
             all.extend(below.map(|node| OutlineNode { depth: depth + node.depth, ..node }));
         }

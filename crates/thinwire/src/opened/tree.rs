@@ -29,7 +29,7 @@ use crate::network::{Interrupt, NetworkLeaf, wait_open};
 use crate::open::{ATTACH_PATIENCE, Ending, Unheard, VolumeHealth, VolumeOptions, Wait};
 use crate::remote::RemoteLeaf;
 use crate::signals::Signals;
-use crate::uri::{PoolUse, VolumeSpec};
+use crate::uri::{CommonUse, VolumeSpec};
 
 /// Leaves that are attached at the same time: each asks who is there, and every attachment on a link
 /// hears all answers.
@@ -160,15 +160,15 @@ impl Tree {
         let notes = Notes::of(options, &disk_options, holders);
         let mut grants = Grants::new(notes.clone());
         let returning = Returning::new(host, options, &disk_options, notes);
-        let (leaves, pools, lacking) = (Vec::new(), Vec::new(), Vec::new());
+        let (leaves, commons, lacking) = (Vec::new(), Vec::new(), Vec::new());
         let (seen, outline, failures) = (Vec::new(), Vec::new(), Failures::default());
         let readers = Vec::new();
         let mut bottom =
-            Bottom { leaves, returning, pools, seen, lacking, outline, failures, readers };
+            Bottom { leaves, returning, commons, seen, lacking, outline, failures, readers };
         let (mut ports, mut outline) = (Vec::new(), Outline::default());
         let stop = disk_options.stop.clone();
-        let own = spec.over_pools();
-        let opened = Self::hold_pools(host, spec, options, (&disk_options, signals), &mut bottom)
+        let own = spec.over_commons();
+        let opened = Self::hold_commons(host, spec, options, (&disk_options, signals), &mut bottom)
             .and_then(|()| {
                 let into = (&mut bottom.leaves, &mut grants);
                 Self::open_leaves(host, &own, options, disk_options, signals, into)
@@ -186,19 +186,19 @@ impl Tree {
                     adopt: options.adopt.as_ref(),
                     rekey: options.rekey.as_ref(),
                 };
-                let Bottom { leaves, returning, pools, lacking, readers, .. } = &mut bottom;
+                let Bottom { leaves, returning, commons, lacking, readers, .. } = &mut bottom;
                 let (opening, leaves, ports) = (&opening, &leaves[..], &mut ports);
-                let (pools, outline) = ((&pools[..], &lacking[..]), &mut outline);
+                let (commons, outline) = ((&commons[..], &lacking[..]), &mut outline);
                 let (cut, taken, is_buffered) = (None, 0, false);
                 #[rustfmt::skip]
-                let mut build = Build { host, opening, leaves, pools, taken, ports, returning, outline, cut, readers, is_buffered };
+                let mut build = Build { host, opening, leaves, commons, taken, ports, returning, outline, cut, readers, is_buffered };
                 build.volume(&own)
             });
         match opened {
             Ok(volume) => {
                 bottom.outline = outline.into_nodes();
                 grants.keep(&bottom.leaves);
-                ports.extend(bottom.pools.iter().flat_map(|pool| pool.ports()));
+                ports.extend(bottom.commons.iter().flat_map(|open| open.ports()));
                 Ok(Tree { volume, bottom, unused: grants.into_unused(), ports })
             }
             Err(failure) => {
@@ -207,9 +207,9 @@ impl Tree {
                 let hurry = options.hurry.as_deref();
                 let mut remotes = remotes(&mut bottom.leaves);
                 let _ = end_remotes(host, &mut remotes, is_not_granted, hurry);
-                let pools = bottom.pools.drain(..);
+                let commons = bottom.commons.drain(..);
                 let mut gone: Vec<_> =
-                    pools.filter_map(|pool| pool.let_go(Ending::Unused)).collect();
+                    commons.filter_map(|open| open.let_go(Ending::Unused)).collect();
                 let gone = gone.iter_mut().map(|(bottom, ending)| (bottom, *ending)).collect();
                 let _ = end_together(host, gone, hurry);
                 Err(failure)
@@ -217,28 +217,35 @@ impl Tree {
         }
     }
 
-    /// Has the pools open of which it has volumes.
-    fn hold_pools(
+    /// Has open what it does not have for itself: the pools of which it has volumes, and the disks of which it has slices.
+    fn hold_commons(
         host: &Host,
         spec: &VolumeSpec,
         options: &VolumeOptions,
         (disk_options, signals): (&DiskOptions, Option<&Signals>),
         bottom: &mut Bottom,
     ) -> Outcome {
-        for PoolUse { volume, is_read, may_lack } in spec.pool_uses() {
+        for CommonUse { volume, is_read, may_lack, place } in spec.merged_uses() {
             let mut options = options.clone();
             options.read_only |= is_read;
             if may_lack {
                 options.patience = options.patience.or(Some(ATTACH_PATIENCE));
             }
             let of = (volume, spec);
-            let pool = host.pools().hold(host, of, &options, disk_options.clone(), signals);
-            match pool.map_err(|e| e.context(format_args!("cannot open {volume}"))) {
-                Ok(pool) => bottom.pools.push(pool),
+            let open = host.commons().hold(host, of, &options, disk_options.clone(), signals);
+            match open {
+                Ok(open) => bottom.commons.push(open),
                 Err(failure) if may_lack && failure.kind == FailureKind::Absent => {
                     bottom.lacking.push((volume.clone(), failure));
                 }
-                Err(failure) => return Err(failure),
+                Err(failure) if volume.is_store() => {
+                    // What is wrong with a name is put right where it stands.
+                    return Err(match place {
+                        Some(place) => failure.context(place),
+                        None => failure,
+                    });
+                }
+                Err(failure) => return Err(failure.context(format_args!("cannot open {volume}"))),
             }
         }
         Ok(())
@@ -344,16 +351,16 @@ impl Tree {
         self.bottom.remote_leaves()
     }
 
-    /// Its leaves, in order, those of pools last, and what was written down of their grants; they are called as in `spec`.
+    /// Its leaves, in order, those that it shares last, and what was written down of their grants; they are called as in `spec`.
     pub fn held_leaves(&self, spec: &VolumeSpec) -> Vec<HeldLeaf> {
-        let over = spec.over_pools();
+        let over = spec.over_commons();
         let held = |(leaf, unused): (&VolumeSpec, &Vec<UnusedGrant>)| HeldLeaf {
             name: leaf.to_string(),
             unused: unused.first().cloned(),
         };
         let mut found: Vec<_> = over.leaves().into_iter().zip(&self.unused).map(held).collect();
-        for pool in &self.bottom.pools {
-            found.extend(pool.held_leaves(spec));
+        for open in &self.bottom.commons {
+            found.extend(open.held_leaves(spec));
         }
         found
     }

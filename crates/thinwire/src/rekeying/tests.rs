@@ -102,7 +102,7 @@ fn what_has_snapshots_that_the_key_before_opens_is_named() {
         let part: VolumeSpec = part.parse().unwrap();
         let rekeying = Rekeying::new(&part, NextKey::There(next.clone()));
         // As it is named when it is opened, too.
-        assert!(rekeying.is_of(&[part.over_pools()]) && rekeying.is_of(&[part]));
+        assert!(rekeying.is_of(&[part.over_commons()]) && rekeying.is_of(&[part]));
         assert!(!rekeying.is_of(&[format!("{file}#one@other").parse().unwrap()]));
         let rewrapped = rekeying.rewrap(&made(&old), None, &old).unwrap();
         assert_eq!(rewrapped.rekeyed.snapshots_of, named);

@@ -1,5 +1,5 @@
-//! Exports that are volumes of pools: a pool is one shard's, and so are all exports that have something of it; as are all that share a budget. That shard does what is asked of the
-//! pool, between its turns.
+//! Exports that are volumes of pools: a pool is one shard's, and so are all exports that have something of it; as are all that have slices of one disk, or share a
+//! budget. That shard does what is asked of the pool, between its turns.
 
 use thinwire_runtime::inquiry::{Clerk, ServedVolumes};
 
@@ -8,7 +8,7 @@ use crate::export::ExportSpec;
 use crate::host::Host;
 use crate::opened::OutlineNode;
 use crate::pool::{PoolAsk, PoolDesk};
-use crate::uri::{PoolUse, VolumeSpec};
+use crate::uri::VolumeSpec;
 use crate::work::WorkAsk;
 
 /// By number of an export, the first of those that have to be on its shard, if that is another.
@@ -18,8 +18,8 @@ pub(super) fn beside(exports: &[ExportSpec]) -> Vec<Option<usize>> {
 
 /// What is one shard's.
 enum Common<'a> {
-    /// The pool of this volume.
-    Pool(&'a VolumeSpec),
+    /// The pool of this volume, or this file or device.
+    Ground(&'a VolumeSpec),
     /// The budget of this number.
     Share(u64),
 }
@@ -27,7 +27,7 @@ enum Common<'a> {
 impl Common<'_> {
     fn is(&self, other: &Common<'_>) -> bool {
         match (self, other) {
-            (Common::Pool(one), Common::Pool(other)) => one.is_of_pool_of(other),
+            (Common::Ground(one), Common::Ground(other)) => one.is_common_with(other),
             (Common::Share(one), Common::Share(other)) => one == other,
             _ => false,
         }
@@ -40,8 +40,8 @@ fn beside_all<'a>(specs: impl Iterator<Item = &'a VolumeSpec>) -> Vec<Option<usi
     let mut firsts: Vec<usize> = Vec::new();
     for (number, spec) in specs.enumerate() {
         firsts.push(number);
-        let pools = spec.pool_uses().into_iter().map(|PoolUse { volume, .. }| Common::Pool(volume));
-        for volume in pools.chain(spec.shares().into_iter().map(Common::Share)) {
+        let grounds = spec.all_commons().into_iter().map(Common::Ground);
+        for volume in grounds.chain(spec.shares().into_iter().map(Common::Share)) {
             let known = met.iter().find(|(other, _)| volume.is(other));
             match known.map(|&(_, with)| (firsts[with], firsts[number])) {
                 // One with volumes of several pools brings together all that have some of them.
@@ -102,7 +102,7 @@ impl PoolClerk {
 impl Clerk for PoolClerk {
     fn begin(&mut self, number: u64, words: &str, _: &mut dyn ServedVolumes) {
         let begun = match serde_json::from_str::<PoolAsk>(words) {
-            Ok(ask) => self.desk.begin(&ask, &self.host.pools().all(), &self.host.cuts().all()),
+            Ok(ask) => self.desk.begin(&ask, &self.host.commons().all(), &self.host.cuts().all()),
             Err(e) => PoolProgress::Ended(Response::Refused { why: e.to_string() }),
         };
         self.on_begun(number, begun);
@@ -158,6 +158,29 @@ mod tests {
             beside(&[other(), format!("slice:[{}]?size=4096", of("p@c")), of("p@d")]),
             [None, None, Some(1)]
         );
+    }
+
+    #[test]
+    fn slices_of_one_disk_are_together() {
+        let dir = TempDir::new("beside-slices");
+        let path = |name: &str| dir.path().join(name);
+        ["a", "b"].iter().for_each(|name| std::fs::write(path(name), [0; 4096]).unwrap());
+        std::os::unix::fs::symlink("a", path("link")).unwrap();
+        let pool = "[[volume]]\nname = \"p\"\nkind = \"thin\"\nchildren = [\"slice:[a]?size=512\", \"slice:[b]?size=512\"]\n";
+        std::fs::write(path("p.toml"), pool).unwrap();
+        let slice =
+            |name: &str, at: u32| format!("slice:[{}]?offset={at}&size=512", path(name).display());
+        let beside = |texts: &[String]| {
+            let specs: Vec<VolumeSpec> = texts.iter().map(|text| text.parse().unwrap()).collect();
+            beside_all(specs.iter())
+        };
+        let (a, b) = (slice("a", 512), slice("b", 512));
+        assert_eq!(beside(&[a.clone(), b.clone(), slice("link", 1024)]), [None, None, Some(0)]);
+        let deep = format!("linear:[slice:[{}]?size=512,memory:1M]", slice("a", 2048));
+        assert_eq!(beside(&[b.clone(), a.clone(), deep]), [None, None, Some(1)]);
+        // What a pool stands on, too.
+        let of_pool = format!("{}@v", path("p.toml#p").display());
+        assert_eq!(beside(&[a, b, of_pool]), [None, Some(0), Some(0)]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::opened::Tree;
 use crate::steward::Endings;
 
 thread_local! {
-    /// That of the shard of this thread, if it has pools open: what a reload adds may be a volume of one.
+    /// That of the shard of this thread, if it has something open that several stand on: what a reload adds may, too.
     static OPENER: RefCell<Option<TreeOpener>> = const { RefCell::new(None) };
 }
 
@@ -58,9 +58,10 @@ impl Configured<'_> {
     }
 }
 
-/// All exports of the shard of this thread are open: from now on it opens no pool, but more volumes of those that it has.
+/// All exports of the shard of this thread are open: from now on it opens no pool and no disk, but more volumes and slices of those that
+/// it has.
 pub(super) fn keep(opener: TreeOpener) {
-    opener.host.pools().close();
+    opener.host.commons().close();
     OPENER.set(Some(opener));
 }
 
@@ -69,14 +70,17 @@ pub(super) fn forget() {
     OPENER.set(None);
 }
 
-/// Opens an export that is a volume of a pool which the shard of this thread has open.
+/// Opens an export that is a volume of a pool, or a slice of a disk, which the shard of this thread has open.
 ///
 /// # Errors
-/// It has none such, or the pool has no such volume.
-pub(super) fn open_of_pool(spec: &ExportSpec) -> Outcome<OpenedExport> {
+/// It has none such, or the pool has no such volume, or somebody has something of the slice.
+pub(super) fn open_of_common(spec: &ExportSpec) -> Outcome<OpenedExport> {
     OPENER.with_borrow(|opener| match opener {
         Some(opener) => opener.open(spec),
-        None => Err(Failure::failed(format!("export {}: its shard has no pool open", spec.name))),
+        None => Err(Failure::failed(format!(
+            "export {}: its shard has nothing open that it could be a part of",
+            spec.name
+        ))),
     })
 }
 

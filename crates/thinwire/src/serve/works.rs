@@ -26,7 +26,7 @@ impl ShardClerk {
     /// Of the exports with these outlines; none if nothing can be asked of them.
     pub fn of(host: &Host, outlines: &Outlines) -> Option<Box<dyn Clerk>> {
         let (pools, outlines) = (PoolClerk::of(host), outlines.clone());
-        let has_some = !host.pools().all().is_empty() || !outlines.borrow().is_empty();
+        let has_some = !host.commons().all().is_empty() || !outlines.borrow().is_empty();
         let clerk = ShardClerk { pools, outlines, growing: Vec::new() };
         has_some.then(|| -> Box<dyn Clerk> { Box::new(clerk) })
     }

@@ -1,109 +1,12 @@
-//! What is at the bottom of a volume, and whether two volumes stand on the same.
+//! What is at the bottom of a volume, and what else a description says of it as a whole.
 
-use std::collections::HashMap;
 use std::fs::metadata;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use thinwire_modules::{Cache, Layout, Qos, Readonly};
-use thinwire_wire::aoe::ShelfSlot;
 
-use super::{NodeAddress, NodeName, VolumeSpec};
-
-/// What a leaf is, under whatever name. Memory and null volumes are new for each who names them, and
-/// have none.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum LeafKey<'a> {
-    /// Device and inode.
-    File(u64, u64),
-    Device(u64),
-    /// By the address that was given: the same target under another is not recognised.
-    Export(&'a NodeAddress, &'a str),
-    /// A server's station, and the device there.
-    EbdDevice([u8; 6], u8, u8),
-    /// An interface, and the device there.
-    AoeDevice(&'a str, ShelfSlot),
-    /// A volume of a pool: the file that describes the pool, and its name there. Nobody has it twice, not even to read.
-    OfPool(PathBuf, &'a str),
-}
-
-/// Something that a volume stands on.
-#[derive(Clone, Copy, Debug)]
-struct Footing<'a> {
-    /// As it is named.
-    spec: &'a VolumeSpec,
-    /// The pool that has it, if it is part of one: the volume of it that was named.
-    pool: Option<&'a VolumeSpec>,
-}
-
-impl Footing<'_> {
-    /// Both are parts of one pool, which is opened once for all of its volumes.
-    fn is_shared_with(&self, other: &Footing<'_>) -> bool {
-        match (self.pool, other.pool) {
-            (Some(one), Some(other)) => one.is_of_pool_of(other),
-            _ => false,
-        }
-    }
-}
-
-/// A volume of a pool that another one is made of, or is.
-#[derive(Clone, Copy, Debug)]
-pub struct PoolUse<'a> {
-    /// That of the pool.
-    pub volume: &'a VolumeSpec,
-    /// Something above it has nothing changed.
-    pub is_read: bool,
-    /// Something above it may do without: a mirror.
-    pub may_lack: bool,
-}
-
-/// What many volumes stand on, to find those that share something. Looks at the files of each once.
-#[derive(Debug, Default)]
-pub struct Ground<'a> {
-    /// Of each leaf the first volume that stands on it, and the first that is written. Whose pool has it shares it with the
-    /// other volumes of that.
-    users: HashMap<LeafKey<'a>, [Option<(usize, Footing<'a>)>; 2]>,
-}
-
-impl<'a> Ground<'a> {
-    /// Takes in the volume of this number, which is higher than all before. The first of those that share a leaf
-    /// with it, unless both are only read; and the leaf as both name it.
-    pub fn add(
-        &mut self,
-        number: usize,
-        volume: &'a VolumeSpec,
-        read_only: bool,
-    ) -> Option<(usize, [&'a VolumeSpec; 2])> {
-        let leaves = volume.keyed_leaves();
-        let is_read = |key: &LeafKey<'_>| read_only && !matches!(key, LeafKey::OfPool(..));
-        let other = |(leaf, key): &(Footing<'a>, LeafKey<'a>)| {
-            let [first, written] = *self.users.get(key)?;
-            let (number, other) = if is_read(key) { written } else { first }?;
-            (!leaf.is_shared_with(&other)).then_some((number, [other.spec, leaf.spec]))
-        };
-        let found = leaves.iter().filter_map(other).min_by_key(|(number, _)| *number);
-        for (leaf, key) in leaves {
-            let is_read = is_read(&key);
-            let [first, written] = self.users.entry(key).or_default();
-            first.get_or_insert((number, leaf));
-            if !is_read {
-                written.get_or_insert((number, leaf));
-            }
-        }
-        found
-    }
-}
-
-/// That two leaves are one.
-pub fn same([one, other]: [&VolumeSpec; 2]) -> String {
-    let kind = match one {
-        VolumeSpec::Remote(_) => "export",
-        VolumeSpec::Ebd(_) | VolumeSpec::Aoe(_) => "device",
-        VolumeSpec::Over { .. } => "volume",
-        _ => "file",
-    };
-    format!("{one} and {other} are the same {kind}")
-}
+use super::{NodeName, VolumeSpec};
 
 impl VolumeSpec {
     /// What is at the bottom, in order: the volume itself unless it is made of others.
@@ -112,6 +15,7 @@ impl VolumeSpec {
             VolumeSpec::Over { children, .. } => {
                 children.iter().flat_map(VolumeSpec::leaves).collect()
             }
+            VolumeSpec::Share { .. } => Vec::new(),
             leaf => vec![leaf],
         }
     }
@@ -125,7 +29,11 @@ impl VolumeSpec {
 
     /// `place` is that of this volume, or of the list in which it is.
     fn gather_places<'a>(&'a self, place: Option<&'a str>, found: &mut Vec<Option<&'a str>>) {
-        let VolumeSpec::Over { children, places, .. } = self else { return found.push(place) };
+        let (children, places) = match self {
+            VolumeSpec::Over { children, places, .. } => (children, places),
+            VolumeSpec::Share { .. } => return,
+            _ => return found.push(place),
+        };
         for (at, child) in children.iter().enumerate() {
             child.gather_places(places.get(at).map(String::as_str).or(place), found);
         }
@@ -146,7 +54,11 @@ impl VolumeSpec {
     }
 
     fn gather_read(&self, is_below: bool, found: &mut Vec<bool>) {
-        let VolumeSpec::Over { children, .. } = self else { return found.push(is_below) };
+        let children = match self {
+            VolumeSpec::Over { children, .. } => children,
+            VolumeSpec::Share { .. } => return,
+            _ => return found.push(is_below),
+        };
         let is_below = is_below || self.only_reads();
         children.iter().for_each(|child| child.gather_read(is_below, found));
     }
@@ -215,10 +127,14 @@ impl VolumeSpec {
     }
 
     fn gather_lacking(&self, is_below: bool, found: &mut Vec<bool>) {
-        let VolumeSpec::Over { children, module, labels, .. } = self else {
-            return found.push(is_below);
+        let (children, is_mirror) = match self {
+            VolumeSpec::Over { children, module, labels, .. } => {
+                (children, *labels && module.is_mirror())
+            }
+            VolumeSpec::Share { .. } => return,
+            _ => return found.push(is_below),
         };
-        let is_below = is_below || *labels && module.is_mirror();
+        let is_below = is_below || is_mirror;
         children.iter().for_each(|child| child.gather_lacking(is_below, found));
     }
 
@@ -258,7 +174,7 @@ impl VolumeSpec {
 
     /// It is one store of this machine.
     pub fn is_store(&self) -> bool {
-        !self.is_network() && !matches!(self, VolumeSpec::Over { .. })
+        !self.is_network() && !matches!(self, VolumeSpec::Over { .. } | VolumeSpec::Share { .. })
     }
 
     /// Changes the paths in it.
@@ -288,53 +204,6 @@ impl VolumeSpec {
             found.extend(node);
             children.iter().for_each(|child| child.nodes(found));
         }
-    }
-
-    /// `None` also for a file that is not there: whoever opens it says so.
-    fn leaf_key(&self) -> Option<LeafKey<'_>> {
-        match self {
-            VolumeSpec::Path(path) => {
-                let meta = metadata(path).ok()?;
-                Some(match meta.file_type().is_block_device() {
-                    true => LeafKey::Device(meta.rdev()),
-                    false => LeafKey::File(meta.dev(), meta.ino()),
-                })
-            }
-            VolumeSpec::Remote(remote) => Some(LeafKey::Export(&remote.node, &remote.export)),
-            VolumeSpec::Ebd(device) => {
-                Some(LeafKey::EbdDevice(device.station, device.major, device.minor))
-            }
-            VolumeSpec::Aoe(spec) => Some(LeafKey::AoeDevice(&spec.ifname, spec.device)),
-            _ => None,
-        }
-    }
-
-    /// What it stands on, as far as that can be told apart; of pools also their volumes.
-    fn keyed_leaves<'a>(&'a self) -> Vec<(Footing<'a>, LeafKey<'a>)> {
-        let mut found = Vec::new();
-        self.gather_keyed(None, &mut found);
-        found
-    }
-
-    fn gather_keyed<'a>(
-        &'a self,
-        pool: Option<&'a VolumeSpec>,
-        found: &mut Vec<(Footing<'a>, LeafKey<'a>)>,
-    ) {
-        let VolumeSpec::Over { children, node, .. } = self else {
-            let footing = Footing { spec: self, pool };
-            return found.extend(self.leaf_key().map(|key| (footing, key)));
-        };
-        let below = match (self.inner(), node) {
-            (Some(_), Some(node)) => {
-                let file = node.file.canonicalize().unwrap_or_else(|_| node.file.clone());
-                let footing = Footing { spec: self, pool: None };
-                found.push((footing, LeafKey::OfPool(file, &node.name)));
-                pool.or(Some(self))
-            }
-            _ => pool,
-        };
-        children.iter().for_each(|child| child.gather_keyed(below, found));
     }
 
     /// Its parts have labels, and it is no pool.
@@ -466,85 +335,11 @@ impl VolumeSpec {
         spec
     }
 
-    /// Both have volumes of one pool.
-    pub fn shares_pool_with(&self, other: &VolumeSpec) -> bool {
-        let theirs = other.pool_uses();
-        let is_shared =
-            |own: PoolUse<'_>| theirs.iter().any(|other| own.volume.is_of_pool_of(other.volume));
-        self.pool_uses().into_iter().any(is_shared)
-    }
-
     /// The numbers of budgets in it that others may share.
     pub fn shares(&self) -> Vec<u64> {
         let VolumeSpec::Over { module, options, children, .. } = self else { return Vec::new() };
         let own = Qos::limits_of(module, options).and_then(|(_, share)| share);
         own.into_iter().chain(children.iter().flat_map(VolumeSpec::shares)).collect()
-    }
-
-    /// The volumes of pools in it, in order, but for those that pools in it stand on.
-    pub fn pool_uses(&self) -> Vec<PoolUse<'_>> {
-        let mut found = Vec::new();
-        self.gather_pool_uses(false, false, &mut found);
-        found
-    }
-
-    fn gather_pool_uses<'a>(&'a self, is_read: bool, may_lack: bool, found: &mut Vec<PoolUse<'a>>) {
-        let VolumeSpec::Over { children, module, labels, .. } = self else { return };
-        if self.inner().is_some() {
-            return found.push(PoolUse { volume: self, is_read, may_lack });
-        }
-        let is_read = is_read || self.only_reads();
-        let may_lack = may_lack || *labels && module.is_mirror();
-        children.iter().for_each(|child| child.gather_pool_uses(is_read, may_lack, found));
-    }
-
-    /// The same volume, but for what its volumes of pools stand on: as it is opened when the pools are.
-    pub fn over_pools(&self) -> VolumeSpec {
-        let is_of_pool = self.inner().is_some();
-        let mut over = self.clone();
-        if let VolumeSpec::Over { children, .. } = &mut over {
-            match is_of_pool {
-                true => children.clear(),
-                false => children.iter_mut().for_each(|child| *child = child.over_pools()),
-            }
-        }
-        over
-    }
-
-    /// Two leaves of it that are the same file, device or export: written at two places at once, it would
-    /// be destroyed. Slices of it may lie apart, but each leaf is opened by itself, with a grant, a lock and losses
-    /// of its own. Control path: looks at the files.
-    fn twins(&self) -> Option<[&VolumeSpec; 2]> {
-        let leaves = self.keyed_leaves();
-        leaves.iter().enumerate().find_map(|(at, (leaf, key))| {
-            let twin = leaves[..at].iter().find(|(_, other)| other == key);
-            twin.map(|(twin, _)| [twin.spec, leaf.spec])
-        })
-    }
-
-    /// Refuses a volume of which something is part twice.
-    ///
-    /// # Errors
-    /// The names of both.
-    pub fn refuse_twins(&self) -> Result<(), String> {
-        match self.twins() {
-            Some(twins) => {
-                let why = "each can be a part only once, also by way of slices of it";
-                Err(format!("{}: {why}", same(twins)))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// The same of a leaf of this volume and one of the other, unless one pool has it, of which both have volumes.
-    pub fn shared_with<'a>(&'a self, other: &'a VolumeSpec) -> Option<[&'a VolumeSpec; 2]> {
-        let theirs = other.keyed_leaves();
-        self.keyed_leaves().into_iter().find_map(|(leaf, key)| {
-            let is_it = |(twin, other): &&(Footing<'_>, LeafKey<'_>)| {
-                *other == key && !leaf.is_shared_with(twin)
-            };
-            theirs.iter().find(is_it).map(|(twin, _)| [leaf.spec, twin.spec])
-        })
     }
 }
 
