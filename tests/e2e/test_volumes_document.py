@@ -44,7 +44,7 @@ def recipes(lab):
     check(matches(["a", "...", "b...d"], "a\nx\ny\nbcd\n") and matches(["..."], ""), "what may be left out")
     check(not matches(["a"], "a\nb\n") and not matches(["a...c"], "a\nc\n"), "what may not")
     houses = {"node": House(lab, "target"), "host": House(lab, "initiator")}
-    for machine, name in ("node", "a.img"), ("node", "b.img"), ("host", "c.img"), ("host", "one.img"), ("host", "two.img"), ("host", "three.img"), ("host", "left.img"), ("host", "right.img"), ("host", "data.img"), ("host", "metadata.img"), ("host", "east.img"), ("host", "east-metadata.img"), ("host", "west.img"), ("host", "west-metadata.img"):
+    for machine, name in ("node", "a.img"), ("node", "b.img"), ("host", "c.img"), ("host", "one.img"), ("host", "two.img"), ("host", "three.img"), ("host", "left.img"), ("host", "right.img"), ("host", "data.img"), ("host", "metadata.img"), ("host", "east.img"), ("host", "east-metadata.img"), ("host", "west.img"), ("host", "west-metadata.img"), ("host", "big.img"):
         houses[machine].image(name)
     shown = blocks(read(os.path.join(ROOT, DOCUMENT)))
     # A file may be shown behind the command that takes it.
