@@ -25,6 +25,8 @@ mod leaving;
 mod records;
 #[path = "door/reports.rs"]
 mod reports;
+#[path = "door/shares.rs"]
+mod shares;
 #[path = "door/timed.rs"]
 mod timed;
 #[path = "door/turns.rs"]
