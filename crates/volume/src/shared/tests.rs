@@ -136,7 +136,7 @@ fn what_happens_to_the_volume_is_told_to_all_and_once() {
         VolumeEvent::Shrunk,
     ] {
         puppet.tell(event.clone());
-        assert_eq!(events(&mut left, &mut of_left), [event.clone()]);
+        assert_eq!(events(&mut left, &mut of_left), std::slice::from_ref(&event));
         assert_eq!(events(&mut right, &mut of_right), [event]);
         assert_eq!(events(&mut right, &mut of_right), []);
     }
