@@ -193,7 +193,9 @@ impl Wires {
         let export = ExportConfig { name: "disk".into(), volume, read_only: true };
         let shards = self.plan.shards();
         match shards {
-            1 => target.add_export(export),
+            1 => {
+                target.add_export(export);
+            }
             _ => {
                 let spread =
                     SpreadConfig { number: 0, shard: index, shards, owner: 0, verifier: 1 };
