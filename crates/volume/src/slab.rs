@@ -72,10 +72,7 @@ mod tests {
         assert_eq!((slab.insert("c"), *slab.get_mut(b)), (a, "b"));
         assert_eq!(slab.entries.len(), 2);
         slab.remove(a.into());
-        assert_eq!(
-            (slab.find_mut(a), slab.find_mut(b), slab.find_mut(9)),
-            (None, Some(&mut "b"), None)
-        );
+        assert_eq!([a, b, 9].map(|at| slab.find_mut(at).copied()), [None, Some("b"), None]);
         assert_eq!(slab.iter_mut().collect::<Vec<_>>(), [(b, &mut "b")]);
     }
 }

@@ -226,7 +226,11 @@ mod tests {
             let options = VolumeOptions::new(Security::default(), &WireArgs::default(), run_dir);
             let mut returning = Returning::new(&host, &options, &DiskOptions::default(), None);
             let place = ("t.toml#m".into(), "t.toml#m".into());
-            let passage = Rc::new(RefCell::new(Passage::new(place, vec![None], vec![0..1])));
+            let passage = Rc::new(RefCell::new(Passage::new(
+                place,
+                vec![None],
+                std::iter::once(0..1).collect(),
+            )));
             returning.passages.push(passage.clone());
             let node = |name: &str, depth, leaf| OutlineNode {
                 name: name.into(),
@@ -237,7 +241,7 @@ mod tests {
             let bottom = Bottom {
                 returning,
                 leaves: vec![Leaf::Absent(Failure::absent("it is another's"))],
-                pools: Vec::new(),
+                commons: Vec::new(),
                 seen: Vec::new(),
                 lacking: Vec::new(),
                 outline: vec![node("m", 0, None), node("a", 1, Some(0))],
