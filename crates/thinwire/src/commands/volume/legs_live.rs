@@ -43,7 +43,7 @@ pub fn add_live(
     user.await_leg(leg, None, common)
 }
 
-/// The leg that is called so, unless it is this one. One that was removed is none, whatever is shown of it.
+/// The leg that is called so, unless it is this one. One that was removed is none, whatever is shown of it, nor is what another has come in the place of.
 fn known_as<'a>(
     nodes: &'a [NodeStatus],
     names: [&VolumeSpec; 2],
@@ -52,7 +52,10 @@ fn known_as<'a>(
     let is_it = |node: &&NodeStatus| {
         let named = node.name.parse::<VolumeSpec>().ok();
         let is_so = |named: VolumeSpec| names.iter().any(|name| named.is_same(name));
-        node.depth == 1 && (but.is_none() || node.leg != but) && named.is_some_and(is_so)
+        node.depth == 1
+            && node.leg.is_some()
+            && (but.is_none() || node.leg != but)
+            && named.is_some_and(is_so)
     };
     nodes.iter().filter(is_it).find(is_one)
 }

@@ -58,6 +58,16 @@ pub struct OpenElsewhere {
     volume: NodeName,
 }
 
+/// The leg of a mirror in use that is called so. What was let go of, and added again, is shown twice: once as what it was, and as no leg, or as a removed one.
+fn leg_called(nodes: &[NodeStatus], wanted: &VolumeSpec) -> Option<usize> {
+    let is_it = |node: &&NodeStatus| {
+        let name = node.name.parse::<VolumeSpec>();
+        node.depth == 1 && node.leg.is_some() && name.is_ok_and(|name| name.is_same(wanted))
+    };
+    let is_removed = |node: &&NodeStatus| node.standing.as_deref() == Some("removed");
+    nodes.iter().filter(is_it).min_by_key(is_removed).and_then(|node| node.leg)
+}
+
 /// What is asked of a volume that nobody has open.
 pub fn nobody(spec: &VolumeSpec) -> Failure {
     Failure::failed(format!(
@@ -145,13 +155,8 @@ impl OpenElsewhere {
     /// Has a mirror do without that leg, named by its number or as it is described: until that is on record. Which one that was.
     pub fn remove(&self, which: &str) -> Outcome<usize> {
         let nodes = self.ask(WorkAction::Status, None)?;
-        let wanted = which.parse::<VolumeSpec>().ok();
-        let is_it = |node: &&NodeStatus| {
-            let named = || Some((wanted.as_ref()?, node.name.parse::<VolumeSpec>().ok()?));
-            node.depth == 1 && named().is_some_and(|(wanted, name)| name.is_same(wanted))
-        };
-        let called = nodes.iter().find(is_it).and_then(|node| node.leg);
-        let leg = which.parse::<usize>().ok().or(called).ok_or_else(|| {
+        let called = || leg_called(&nodes, &which.parse().ok()?);
+        let leg = which.parse::<usize>().ok().or_else(called).ok_or_else(|| {
             Failure::usage(format!(
                 "{which} is none of the legs of {}: name one by its number, which `thinwire volume status` shows",
                 self.volume
@@ -471,4 +476,33 @@ fn refuse_not_begun(before: &[NodeStatus], began: &[NodeStatus]) -> Outcome {
 
 fn works(nodes: &[NodeStatus]) -> impl Iterator<Item = &WorkStatus> {
     nodes.iter().filter_map(|node| node.work.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_let_go_of_and_added_again_is_named_by_what_it_is_now() {
+        let node = |name: &str, leg, standing: Option<&str>| NodeStatus {
+            depth: 1,
+            name: name.into(),
+            leg,
+            standing: standing.map(str::to_owned),
+            ..NodeStatus::default()
+        };
+        let top = NodeStatus { name: "/srv/c.img".into(), leg: Some(7), ..NodeStatus::default() };
+        let a = node("/srv/a.img", Some(0), Some("in sync"));
+        let again = node("/srv/c.img", Some(2), Some("in sync"));
+        let wanted = "/srv/c.img".parse().unwrap();
+        // Another came in its place, or none has.
+        for before in [(None, None), (Some(1), Some("removed"))] {
+            let before = node("/srv/c.img", before.0, before.1);
+            let called = before.leg;
+            let nodes = [top.clone(), a.clone(), before.clone(), again.clone()];
+            assert_eq!(leg_called(&nodes, &wanted), Some(2));
+            assert_eq!(leg_called(&nodes[..3], &wanted), called);
+        }
+        assert_eq!(leg_called(&[top, a], &wanted), None);
+    }
 }
