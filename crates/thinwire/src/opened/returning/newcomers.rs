@@ -32,12 +32,12 @@ impl Returning {
         })
     }
 
-    /// Who brings this leg now, if somebody does.
+    /// Who brings this leg now, if somebody does: not who lets go of what was it, be it that this hangs.
     fn comer_of(&self, passage: &Rc<RefCell<Passage>>, leg: usize) -> Option<&Comer> {
         let is_it = |(number, comer): &(usize, &Comer)| {
             Rc::ptr_eq(&comer.passage, passage)
                 && passage.borrow().leg_of(*number) == Some(leg)
-                && !matches!(comer.way, Way::Out)
+                && !matches!(comer.way, Way::Out | Way::Ending(None))
         };
         self.comers.iter().enumerate().find(is_it).map(|(_, comer)| comer)
     }
@@ -325,5 +325,25 @@ mod tests {
         assert!(!load_writer(&mut *store.volume).unwrap().is_held());
         drop(store);
         mirror.bring(&image.display().to_string()).unwrap();
+    }
+
+    /// A removed disk that hangs is let go of once it answers. Another one is its leg meanwhile, and it is none again itself.
+    #[test]
+    fn a_removed_disk_that_hangs_keeps_no_other_out() {
+        let mut mirror = InUse::new("newcomer-hangs");
+        let (image, other) = (mirror.image(), mirror.dir.path().join("other.img"));
+        std::fs::write(&other, vec![0; 4 << 20]).unwrap();
+        mirror.bring(&image.display().to_string()).unwrap();
+        mirror.passage.borrow_mut().took(0, 1);
+        mirror.bottom.returning.comers[0].way = Way::Used;
+        let why = mirror.bring(&other.display().to_string()).unwrap_err();
+        assert!(why.contains("already"), "{why}");
+        // Its I/O does not come back: that is not heard of.
+        mirror.bottom.returning.comers[0].way = Way::Ending(None);
+        mirror.bring(&image.display().to_string()).unwrap_err();
+        mirror.bring(&other.display().to_string()).unwrap();
+        assert_eq!(mirror.counts(), [3, 2, 4, 2]);
+        let passage = mirror.passage.borrow();
+        assert_eq!([passage.leg_of(0), passage.leg_of(1)], [None, Some(1)]);
     }
 }
