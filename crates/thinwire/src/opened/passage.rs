@@ -46,6 +46,9 @@ pub(super) struct Passage {
     /// By leg: who brings it, as long as the mirror has it; and those who do not bring theirs back.
     by_leg: Vec<Option<usize>>,
     staying: Vec<usize>,
+    /// Those of whom the mirror has had something while it was used, and those of whom it never will.
+    had: Vec<usize>,
+    vain: Vec<usize>,
     /// What was attached and was no leg, as far as was seen then.
     pub unused: Vec<usize>,
     /// How its legs stand, once it is open and takes some back; those that have been in sync since that was asked last.
@@ -123,6 +126,13 @@ impl Passage {
         self.staying.push(number);
     }
 
+    /// That one brings nothing any more. If the mirror has never had what it was about to bring, that was none of its leaves.
+    pub fn ends(&mut self, number: usize) {
+        if !self.had.contains(&number) && !self.vain.contains(&number) {
+            self.vain.push(number);
+        }
+    }
+
     /// Which leg that one brings, as far as that is known for sure.
     pub fn leg_of(&self, number: usize) -> Option<usize> {
         let place = self.by_place.iter().position(|by| *by == Some(number))?;
@@ -141,6 +151,7 @@ impl Passage {
         let legs = self.by_leg.len().max(leg + 1);
         self.by_leg.resize(legs, None);
         self.by_leg[leg] = Some(number);
+        self.had.push(number);
         self.is_leg(number, leg);
         self.was_in_sync &= !(1 << leg);
     }
@@ -168,12 +179,16 @@ impl Passage {
         leg.is_some_and(|leg| stand.used >> leg & 1 == 0)
     }
 
-    /// This leaf was added while the mirror was used, and removed again: whoever opens the mirror next has no such leaf, unless somebody describes it all the same.
+    /// This leaf was added while the mirror was used, and removed again, or has come to nothing: whoever opens the mirror next has no such leaf, unless somebody
+    /// describes it all the same.
     pub fn has_removed(&self, leaf: usize) -> bool {
         let place = self.leaves.iter().position(|leaves| leaves.contains(&leaf));
         let Some(place) = place.filter(|place| *place >= self.described) else { return false };
         let removed = self.stand.unwrap_or_default().removed;
-        self.former.contains(&place) || self.legs[place].is_some_and(|leg| removed >> leg & 1 == 1)
+        let is_in_vain = || self.by_place[place].is_some_and(|by| self.vain.contains(&by));
+        self.former.contains(&place)
+            || is_in_vain()
+            || self.legs[place].is_some_and(|leg| removed >> leg & 1 == 1)
     }
 
     /// Of which leg this label of something that is back is.

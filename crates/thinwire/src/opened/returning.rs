@@ -372,6 +372,10 @@ impl Returning {
                 *place = Leaf::Absent(Failure::absent("it was dropped"));
                 // A disk of this machine is waited for by nobody.
                 let then = then.filter(|_| comer.chain.remote().is_some());
+                if then.is_none() {
+                    comer.passage.borrow_mut().ends(number);
+                    tended.has_changed = true;
+                }
                 comer.way = then.map_or(Way::Out, Way::Waiting);
                 true
             }

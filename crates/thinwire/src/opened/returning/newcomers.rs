@@ -184,7 +184,8 @@ impl Bottom {
         budgets.for_each(|(at, budget)| outline.set_budget(at, budget));
         let chain = Chain::of(&wanted.spec, at, &outline, is_buffered);
         let chain = chain.expect("it has a leaf");
-        // Of one that comes to nothing nothing is left: whoever serves the volume next would look for what was held there.
+        // Of one that comes to nothing here nothing is left: whoever serves the volume next would look for what was held there. For what comes to nothing later see
+        // [`Passage::ends`].
         let way = self.returning.way_of(&chain, &leaf).map_err(Failure::failed)?;
         self.leaves.push(leaf);
         self.outline = outline.into_nodes();
@@ -325,6 +326,29 @@ mod tests {
         assert!(!load_writer(&mut *store.volume).unwrap().is_held());
         drop(store);
         mirror.bring(&image.display().to_string()).unwrap();
+    }
+
+    /// What was added and turns out to be no leg is let go of, and the record does not count it: whoever serves the volume next does not have it.
+    #[test]
+    fn a_disk_that_is_no_leg_is_not_counted() {
+        let mut mirror = InUse::new("newcomer-unfit");
+        let image = mirror.image();
+        let host = mirror.bottom.returning.host.clone();
+        let mut keeper = LegReturn(mirror.passage.clone());
+        keeper.look(LegsInUse { in_sync: 1, used: 1, out: 0, removed: 0 });
+        mirror.bring(&image.display().to_string()).unwrap();
+        assert_eq!(mirror.counts(), [2, 2, 3, 1]);
+        let end = Instant::now() + std::time::Duration::from_secs(10);
+        while !matches!(mirror.bottom.returning.comers[0].way, Way::Out) {
+            assert!(Instant::now() < end, "it has no labels, and is not let go of");
+            host.turn(crate::open::Wait::No).unwrap();
+            let has_changed = mirror.bottom.tend().has_changed;
+            let is_out = matches!(mirror.bottom.returning.comers[0].way, Way::Out);
+            assert!(has_changed || !is_out, "it is put on record");
+        }
+        assert_eq!(mirror.counts(), [2, 1, 3, 1]);
+        mirror.bring(&image.display().to_string()).unwrap();
+        assert_eq!(mirror.counts(), [3, 2, 4, 2]);
     }
 
     /// A removed disk that hangs is let go of once it answers. Another one is its leg meanwhile, and it is none again itself.
