@@ -122,11 +122,21 @@ impl Wanted {
         }
     }
 
+    /// Each once, however it is written: one that is in use is one.
     fn add(&mut self, part: &VolumeSpec) {
-        if !self.parts.contains(part) {
+        if !is_among(&self.parts, part) {
             self.parts.push(part.clone());
         }
     }
+}
+
+/// Both are the same, or are files or devices that are.
+fn is_one_part(one: &VolumeSpec, other: &VolumeSpec) -> bool {
+    one.is_same(other) || one.is_same_disk(other)
+}
+
+fn is_among(list: &[VolumeSpec], part: &VolumeSpec) -> bool {
+    list.iter().any(|of| is_one_part(of, part))
 }
 
 impl Wanted {
@@ -137,7 +147,7 @@ impl Wanted {
             let Ok((seen, _)) = looked else { continue };
             let Ok(Finding::Label(found)) = &seen.found else { continue };
             let cut = cut_of(&found.label, seen.content);
-            let Some(id) = cut.filter(|_| self.of_cuts.contains(spec)) else { continue };
+            let Some(id) = cut.filter(|_| is_among(&self.of_cuts, spec)) else { continue };
             let first = cuts.iter().find(|(whole, _)| *whole == found.label.whole);
             match first.map(|(_, id)| *id) {
                 // Of another one.
@@ -153,10 +163,10 @@ impl Wanted {
     /// may be of it, as it is described: then something is missing, whatever is in use.
     fn take_busy(&self, busy: &mut Vec<usize>, (of, lacks): (&[usize], usize)) -> Option<()> {
         let lists_of =
-            |at: usize| self.lists.iter().filter(move |list| list.contains(&self.parts[at]));
+            |at: usize| self.lists.iter().filter(move |list| is_among(list, &self.parts[at]));
         let may_be_its = |&at: &usize| {
             let is_with =
-                of.iter().any(|&place| lists_of(place).any(|list| list.contains(&self.parts[at])));
+                of.iter().any(|&place| lists_of(place).any(|list| is_among(list, &self.parts[at])));
             // Of one that was named by itself nobody says what it is a part of.
             let is_alone = |at: usize| lists_of(at).next().is_none();
             is_with || is_alone(at) && of.iter().all(|&place| is_alone(place))
@@ -516,5 +526,23 @@ mod tests {
         assert_eq!(left(&listed, &[3], &[(&[4], 1)]), (vec![true], vec![]));
         // Two of one list, of which the other is of something else.
         assert_eq!(left(&listed, &[1], &[(&[0], 2), (&[2], 2)]), (vec![false, false], vec![1]));
+    }
+
+    /// A part that is named twice, in two ways, is one: it may be missing once.
+    #[test]
+    fn a_part_in_two_spellings_is_one() {
+        let dir = TempDir::new("check-twice");
+        let path = dir.path().display().to_string();
+        std::fs::write(dir.path().join("c.img"), [0; 512]).unwrap();
+        let spec = |name: &str| format!("{path}/{name}").parse::<VolumeSpec>().unwrap();
+        let folder = dir.path().file_name().unwrap().to_str().unwrap();
+        let named = [spec("c.img"), spec(&format!("../{folder}/c.img")), spec("d.img")];
+        assert_ne!(named[0], named[1]);
+        let Wanted { parts, .. } = Wanted::of(&named);
+        assert_eq!(parts, [named[0].clone(), named[2].clone()]);
+        // What it is called in a list is known there, too.
+        let listed = Wanted { lists: vec![named[1..].to_vec()], parts, ..Wanted::default() };
+        let mut busy = vec![0];
+        assert_eq!(listed.take_busy(&mut busy, (&[1], 1)), Some(()));
     }
 }

@@ -165,14 +165,7 @@ pub(super) fn whole_of(
     let legs = whole.described();
     let plan = whole.plan(OpeningWish::default()).map_err(|refusal| NotMade {
         why: refused(&refusal, &whole, &own, "").message,
-        lacks: match refusal {
-            OpeningRefusal::Missing { legs } => legs.count_ones() as usize,
-            // One that is not there may be in sync.
-            OpeningRefusal::NoneInSync | OpeningRefusal::Old { .. } => {
-                usize::from(legs.iter().any(|leg| whole.places[*leg].is_none()))
-            }
-            _ => 0,
-        },
+        lacks: lacks_of(&refusal, legs.iter().filter(|leg| whole.places[**leg].is_none()).count()),
     })?;
     let is_whole = plan.current.count_ones() as usize == legs.len();
     let note = (!is_whole).then(|| standings(&whole, &own));
@@ -186,6 +179,16 @@ pub(super) fn whole_of(
         parts: legs.iter().filter_map(|leg| Some(own[whole.places[*leg]?].to_string())).collect(),
     };
     Ok(Made { json, options: whole.options, note, missing: missing.join(", ") })
+}
+
+/// How many legs more would have to be there of a mirror that is refused for that, of which so many are not.
+fn lacks_of(refusal: &OpeningRefusal, absent: usize) -> usize {
+    match refusal {
+        OpeningRefusal::Missing { legs } => legs.count_ones() as usize,
+        // Any that is not there may be the one in sync: nobody knows which, so none may be left out.
+        OpeningRefusal::NoneInSync | OpeningRefusal::Old { .. } => absent,
+        _ => 0,
+    }
 }
 
 /// Why parts make nothing.
@@ -238,4 +241,18 @@ fn toml_of(json: &JsonWhole, options: &Options) -> String {
     let parts: Vec<_> = json.parts.iter().map(quoted).collect();
     let _ = writeln!(text, "children = [{}]", parts.join(", "));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of legs that are not there each may be the one in sync: one in use of two that are away excuses nothing.
+    #[test]
+    fn what_has_no_leg_in_sync_lacks_all_that_are_not_there() {
+        for absent in 0..4 {
+            assert_eq!(lacks_of(&OpeningRefusal::NoneInSync, absent), absent);
+        }
+        assert_eq!(lacks_of(&OpeningRefusal::Missing { legs: 0b101 }, 3), 2);
+    }
 }
