@@ -494,8 +494,10 @@ impl<O: Provider> Commons<'_, O> {
             // The others wait for nothing of it any more.
             self.idle.note(index, true);
         }
-        self.provider.ended(index, shard);
+        // What was heard last counts, too: whether anybody is served still is asked next.
         shard.let_go_of_fenced();
+        shard.say_last_notes();
+        self.provider.ended(index, shard);
         shard.let_go();
         ran.map_err(|e| self.provider.failed(e))
     }

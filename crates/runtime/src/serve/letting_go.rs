@@ -58,6 +58,13 @@ impl TargetShard {
         }
     }
 
+    /// Says what no turn will say any more.
+    #[cold]
+    pub(crate) fn say_last_notes(&mut self) {
+        let next = || self.shard.borrow_mut().get_mut(self.target).take_note();
+        std::iter::from_fn(next).for_each(|note| tracing::warn!("{note}"));
+    }
+
     /// Lets go of the exports, and ends what they stood on. There is no target any more then; its links
     /// stay open. Once.
     pub(crate) fn let_go(&mut self) {
