@@ -361,7 +361,7 @@ impl Server {
         self.shards.iter_mut().filter_map(ServerShard::target_mut).find_map(Target::take_gone)
     }
 
-    /// Opens an export that had been taken away, and offers it where it was. False if it does not serve.
+    /// Opens an export that had been taken away, and offers it where it was, by an exchange of which all shards hear first. False if it does not serve.
     pub(crate) fn offer_again(&mut self, index: usize, export: &mut Export) -> bool {
         let shard = &mut self.shards[export.home];
         if shard.target().is_none() {
@@ -371,6 +371,10 @@ impl Server {
         let volume = export.open(index, self.ignores_lock, &self.pool, &mut remote);
         export.own_media().for_each(|medium| medium.set_thread(export.home));
         let (name, read_only) = (export.name.clone(), export.read_only);
+        for target in self.shards.iter_mut().filter_map(ServerShard::target_mut) {
+            target.begin_exchange(std::slice::from_ref(&name));
+        }
+        let shard = &mut self.shards[export.home];
         shard.machine.dirty = true;
         let target = shard.target_mut().expect("it has just been looked at");
         target.add_export(ExportConfig { name, volume, read_only });
