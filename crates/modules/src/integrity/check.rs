@@ -9,7 +9,7 @@ use super::sums::Entry;
 use super::*;
 
 /// Bytes that are read at once, at most, and how many such reads are outstanding.
-const CHECK_BYTES: u64 = 128 << 10;
+pub(super) const CHECK_BYTES: u64 = 128 << 10;
 const CHECKS_MAX: u32 = 4;
 /// After so many regions what was found good is flushed, and they are closed.
 const SETTLE_EACH: usize = 64;
@@ -134,9 +134,12 @@ impl Integrity {
             None if region.at < region.end => (region.at, most.min(region.end - region.at)),
             None => return false,
         };
-        if !self.pace.take(len, self.outstanding > self.ready.len(), self.now) {
+        if self.growth.waits_first() && self.canary != IntegrityCanary::ChecksFirst
+            || !self.pace.take(len, self.outstanding > self.ready.len(), self.now)
+        {
             return false;
         }
+        self.growth.let_go_first();
         match region.again.last_mut() {
             Some((at, end)) => {
                 *at += len;

@@ -5,14 +5,17 @@
 use thinwire_buffer::Time;
 use thinwire_volume::{Io, IoError, Op, Volume, VolumeEvent};
 
+use super::check::CHECK_BYTES;
 use super::intent::Closing;
 use super::layout::SumLayout;
-use super::making::{SumGrowing, ZEROES_SENT};
+use super::making::{SumGrowing, ZeroPieces};
 use super::{Flight, Integrity, IntegrityCanary};
 use crate::meta::{PartDoor, RoomError};
 
-/// Zeroes are written in pieces of so many bytes where they need not be sent.
-const ZEROES_MAX: u64 = if cfg!(test) { 1 << 20 } else { 8 << 20 };
+/// Zeroes are written in pieces of so many bytes where they need not be sent, and of what counts where they are.
+const PIECES: ZeroPieces = ZeroPieces { named: 1 << 20, sent: PRICE };
+/// So many bytes of a piece count at most: a hole costs less than its bytes, and whoever needs more at once than a check does never gets it beside one.
+const PRICE: u64 = CHECK_BYTES;
 
 /// What becomes of what the part has more.
 #[derive(Default)]
@@ -21,6 +24,10 @@ pub(super) struct Growth {
     making: Option<SumGrowing>,
     /// What comes next of that, and waits for its pace.
     next: Option<Io>,
+    /// So many bytes count as zeroed, and are not yet: those of what comes next, or is under way.
+    undone: u64,
+    /// A check was the last to get something: what waits comes before the next.
+    comes_first: bool,
     /// Something of that is under way.
     is_out: bool,
     /// What was written of it, and not flushed, may be gone.
@@ -32,9 +39,20 @@ impl Growth {
         self.is_out
     }
 
+    /// It waits for its pace, and a check had its turn.
+    pub fn waits_first(&self) -> bool {
+        self.comes_first && self.next.is_some()
+    }
+
+    /// A check has got something.
+    pub fn let_go_first(&mut self) {
+        self.comes_first = true;
+    }
+
     /// How many bytes are zeroed, of how many.
     pub fn progress(&self) -> Option<(u64, u64)> {
-        self.making.as_ref().map(SumGrowing::progress)
+        let (handed_out, all) = self.making.as_ref()?.progress();
+        Some((handed_out - self.undone, all))
     }
 
     /// Something that was not flushed may be gone.
@@ -75,18 +93,21 @@ impl Integrity {
         if !self.is_open {
             return false;
         }
-        let Growth { making: Some(making), next, .. } = &mut self.growth else { return false };
-        let io = match next.take().or_else(|| making.next(self.geometry, ZEROES_MAX)) {
+        let Growth { making: Some(making), next, undone, .. } = &mut self.growth else {
+            return false;
+        };
+        let before = making.progress().0;
+        let io = match next.take().or_else(|| making.next(self.geometry, PIECES)) {
             Some(io) => io,
             None => return self.end_growth(Ok(())),
         };
-        // A hole costs less than its bytes.
-        let costs = io.len.min(ZEROES_SENT);
+        *undone += making.progress().0 - before;
+        let costs = io.len.min(PRICE);
         if !self.pace.take(costs, self.outstanding > self.ready.len(), self.now) {
             self.growth.next = Some(io);
             return false;
         }
-        self.growth.is_out = true;
+        (self.growth.is_out, self.growth.comes_first) = (true, false);
         let token = self.flights.insert(Flight::Grow(io.op)).into();
         self.below.submit_to(0, Io { token, ..io });
         self.has_sent = true;
@@ -95,7 +116,7 @@ impl Integrity {
 
     /// Some of it is written, or all of it flushed; or not.
     pub(super) fn on_zeroed(&mut self, op: Op, result: Result<(), IoError>) {
-        self.growth.is_out = false;
+        (self.growth.is_out, self.growth.undone) = (false, 0);
         let Err(error) = result else { return };
         if op == Op::Flush {
             // What it has not covered may be a user's, too.

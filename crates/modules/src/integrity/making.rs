@@ -10,9 +10,17 @@ use super::intent::MADE_NUMBER;
 use super::layout::{BLOCK, IntegrityState, SumLayout};
 use crate::write_intent::bitmap::{BLOCK_BYTES, BlockName, REGIONS_EACH, encode};
 
-/// Zeroes are written in pieces of so many bytes; of memory, where the part cannot do without.
-const ZEROES_BYTES: u64 = 8 << 20;
-pub(super) const ZEROES_SENT: u64 = 256 << 10;
+/// In pieces of how many bytes at most zeroes are written.
+#[derive(Clone, Copy)]
+pub(super) struct ZeroPieces {
+    /// Where the part makes zeroes by itself.
+    pub named: u64,
+    /// Where they are sent from memory.
+    pub sent: u64,
+}
+
+/// While nobody uses the part.
+const PIECES: ZeroPieces = ZeroPieces { named: 8 << 20, sent: 256 << 10 };
 
 /// Zeroes what lies behind the label area of a part, and says that nothing of it is open: to be done before it gets its label. A state
 /// machine over a volume that nobody else uses.
@@ -109,9 +117,9 @@ impl SumGrowing {
         self.0.progress()
     }
 
-    /// What is to be done next, behind the end of what came before it, of which zeroes have so many bytes at most; nothing once all is done.
-    pub(super) fn next(&mut self, geometry: Geometry, zeroes_max: u64) -> Option<Io> {
-        self.0.next(geometry, zeroes_max)
+    /// What is to be done next, behind the end of what came before it; nothing once all is done.
+    pub(super) fn next(&mut self, geometry: Geometry, pieces: ZeroPieces) -> Option<Io> {
+        self.0.next(geometry, pieces)
     }
 
     /// As [`SumMaking::turn`].
@@ -163,23 +171,24 @@ impl SumMaking {
                     return Some(Err(error));
                 }
             }
-            let Some(io) = self.next(volume.geometry(), ZEROES_BYTES) else { return Some(Ok(())) };
+            let Some(io) = self.next(volume.geometry(), PIECES) else { return Some(Ok(())) };
             self.is_under_way = true;
             volume.submit(io);
         }
     }
 
-    fn next(&mut self, geometry: Geometry, zeroes_max: u64) -> Option<Io> {
-        self.next_zeroes(geometry, zeroes_max).or_else(|| self.steps.pop_front())
+    fn next(&mut self, geometry: Geometry, pieces: ZeroPieces) -> Option<Io> {
+        self.next_zeroes(geometry, pieces).or_else(|| self.steps.pop_front())
     }
 
-    fn next_zeroes(&mut self, geometry: Geometry, zeroes_max: u64) -> Option<Io> {
+    fn next_zeroes(&mut self, geometry: Geometry, pieces: ZeroPieces) -> Option<Io> {
         let left = self.end - self.zeroed;
         if left == 0 {
             return None;
         }
         let is_able = geometry.features.write_zeroes;
-        let most = if is_able { zeroes_max } else { ZEROES_SENT.min(geometry.io_bytes_max.into()) };
+        let most =
+            if is_able { pieces.named } else { pieces.sent.min(geometry.io_bytes_max.into()) };
         let len = left.min(most);
         let op = if is_able { Op::WriteZeroes } else { Op::Write };
         let mut io = Io::new(self.token, op, self.zeroed, len);

@@ -112,6 +112,8 @@ enum IntegrityCanary {
     TrustsZeroed,
     /// What comes is not read by a scrub that is in the last region.
     ScrubsWhatWas,
+    /// A check takes what users leave before a growth does, however long that waits.
+    ChecksFirst,
 }
 
 /// What an I/O below is for.

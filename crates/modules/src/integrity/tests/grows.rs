@@ -328,7 +328,7 @@ fn what_is_lost_of_what_was_zeroed_ends_it() {
     }
 }
 
-/// It says what has failed, and is as large as before; the same again goes on.
+/// It says what has failed, and is as large as before; the same again begins anew.
 #[test]
 fn what_cannot_be_zeroed_ends_it() {
     let mut used = in_use(IntegrityCanary::None, None);
@@ -425,7 +425,7 @@ fn what_is_paused_waits_and_can_be_told_something() {
     used.world.volume.set_pace(pace);
     used.growth.begin([7; 16]).unwrap();
     (0..50).for_each(|_| assert_eq!(used.step(), None));
-    assert_eq!(used.world.volume.grows().map(|(zeroed, _)| zeroed <= 1 << 20), Some(true));
+    assert_eq!(used.world.volume.grows().map(|(zeroed, _)| zeroed), Some(0));
     assert_eq!(used.world.disk.writes(), 0);
     let work = LabelWork { pace, scrubbed_to: None };
     used.growth.begin_work([8; 16], Some(work)).unwrap();
@@ -468,10 +468,38 @@ fn users_come_first() {
         bytes += 16 * BLOCK;
         assert!(bytes < 64 << 20, "it does not go on");
     }
-    // Of each piece of zeroes 256 KiB count.
-    assert!(bytes >= 2 * (256 << 10), "after {bytes}");
+    // Of each of three pieces of zeroes 128 KiB count.
+    assert!(bytes >= 3 * 2 * (128 << 10), "after {bytes}");
     used.world.wait();
     assert_eq!(used.ended(), Ok(large()));
+}
+
+/// How much of what it grows by is zeroed, and how much a scrub has read, while somebody always reads, and has got so many bytes.
+fn beside_a_scrub(canary: IntegrityCanary) -> (u64, u64) {
+    let mut used = in_use(canary, None);
+    used.world.read(0, 1, false).unwrap();
+    used.growth.begin([7; 16]).unwrap();
+    used.world.volume.begin_scrub(0);
+    // The time stands still.
+    let mut bytes = 0;
+    while bytes < 2 << 20 {
+        used.world.submit(Io::new(0, Op::Read, bytes % (1 << 20), BLOCK), 0);
+        used.world.turn();
+        used.world.steps(3);
+        bytes += BLOCK;
+    }
+    let zeroed = used.world.volume.grows().map(|(zeroed, _)| zeroed);
+    (zeroed.expect("it has not ended"), used.world.volume.scrub_report().checked_bytes)
+}
+
+/// What users leave is for both in turn: half of 2 MiB is eight pieces, of which each gets four.
+#[test]
+fn it_and_a_scrub_go_on_in_turn() {
+    let (zeroed, checked) = beside_a_scrub(IntegrityCanary::None);
+    assert!(zeroed >= 3 << 20, "{zeroed}");
+    assert!((3 * (128 << 10)..=5 * (128 << 10)).contains(&checked), "{checked}");
+    let (zeroed, _) = beside_a_scrub(IntegrityCanary::ChecksFirst);
+    assert!(zeroed <= 1 << 20, "it was not found");
 }
 
 /// With the regions that come there is a block more of the bitmap: what is open there is so after a crash.
