@@ -263,6 +263,7 @@ impl Integrity {
             let is_last = number + 1 == self.regions.count();
             self.check.next = if is_last { None } else { Some(number + 1) };
             self.check.report.is_running = !is_last;
+            self.check.report.bytes = self.geometry.bytes;
         }
         true
     }
@@ -402,6 +403,7 @@ impl Scrub for Integrity {
     fn end_scrub(&mut self) {
         if std::mem::take(&mut self.check.report.is_running) {
             self.check.report.has_failed = self.stopped.is_some();
+            self.check.report.bytes = self.geometry.bytes;
             self.check.next = None;
             if let Some(region) = &mut self.check.current {
                 region.is_void = true;
@@ -410,6 +412,10 @@ impl Scrub for Integrity {
     }
 
     fn scrub_report(&self) -> ScrubReport {
-        ScrubReport { module: NAME, bytes: self.geometry.bytes, ..self.check.report.clone() }
+        let report = self.check.report.clone();
+        // What has ended read what there was by then: who asks once there is more would take it for cut off.
+        let has_ended = report.number > 0 && !report.is_running;
+        let bytes = if has_ended { report.bytes } else { self.geometry.bytes };
+        ScrubReport { module: NAME, bytes, ..report }
     }
 }

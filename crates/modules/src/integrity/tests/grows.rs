@@ -403,6 +403,17 @@ fn a_scrub_reads_what_comes() {
     assert!(scrubs(IntegrityCanary::ScrubsWhatWas).is_err(), "it was not found");
 }
 
+/// It was through when there was more: nobody has cut it off.
+#[test]
+fn a_scrub_that_has_ended_read_what_there_was() {
+    let mut used = in_use(IntegrityCanary::None, None);
+    assert!(used.world.scrub().is_clean());
+    used.growth.begin([7; 16]).unwrap();
+    assert_eq!(used.ended(), Ok(large()));
+    let report = used.world.volume.scrub_report();
+    assert_eq!((report.position, report.bytes, used.bytes()), (DATA_BYTES, DATA_BYTES, large()));
+}
+
 /// What was under way when it grew is told of by the place that it has, though data begins elsewhere since.
 #[test]
 fn what_fails_while_it_grows_is_told_of_where_it_is() {
