@@ -141,8 +141,13 @@ impl Integrity {
         if layout.bytes <= self.layout.bytes {
             return;
         }
+        self.layout = layout;
+        if matches!(self.closing, Closing::Done(_)) {
+            // What is still to be handed down goes where that says; nothing more is begun.
+            return;
+        }
         let regions = self.regions.count();
-        (self.layout, self.geometry.bytes) = (layout, layout.bytes);
+        self.geometry.bytes = layout.bytes;
         self.regions.grow(layout.bytes);
         self.intent.grow(self.regions.blocks() as usize);
         if self.canary != IntegrityCanary::ScrubsWhatWas {

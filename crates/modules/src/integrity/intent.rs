@@ -27,6 +27,8 @@ pub(super) enum Closing {
     Flushing,
     /// The record is being written.
     Clearing,
+    /// What the end needs has failed so; what it grows by is still being written.
+    Failed(ErrorKind),
     /// Nothing is under way, nor will be; regions are left open if something went wrong.
     Done(Option<ErrorKind>),
 }
@@ -267,6 +269,9 @@ impl Integrity {
         if matches!(self.closing, Closing::No | Closing::Flushing | Closing::Done(_)) {
             return false;
         }
+        if let Closing::Failed(kind) = self.closing {
+            return !self.growth.is_out() && self.end_closing(Some(kind));
+        }
         let is_quiet = self.jobs.iter_mut().next().is_none()
             && self.intent.pending == 0
             && !self.growth.is_out();
@@ -281,19 +286,21 @@ impl Integrity {
                 self.send_flush(id);
             }
             _ if self.regions.is_dirty() => return false,
-            _ => {
-                self.closing = Closing::Done(None);
-                self.below.wind_up();
-            }
+            _ => return self.end_closing(None),
         }
+        true
+    }
+
+    fn end_closing(&mut self, failed: Option<ErrorKind>) -> bool {
+        self.closing = Closing::Done(failed);
+        self.below.wind_up();
         true
     }
 
     /// What the end needs has failed.
     fn fail_closing(&mut self, kind: ErrorKind) {
-        if self.closing != Closing::No {
-            self.closing = Closing::Done(Some(kind));
-            self.below.wind_up();
+        if !matches!(self.closing, Closing::No | Closing::Done(_)) {
+            self.closing = Closing::Failed(kind);
         }
     }
 }

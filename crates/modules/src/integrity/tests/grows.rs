@@ -376,6 +376,28 @@ fn who_ends_meanwhile_is_as_large_as_before() {
     used.look().unwrap();
 }
 
+/// The end cannot be written down while something is being zeroed: it has not ended before that has.
+#[test]
+fn what_cannot_end_waits_for_what_is_being_zeroed() {
+    let mut used = in_use(IntegrityCanary::None, None);
+    used.growth.begin([7; 16]).unwrap();
+    while used.world.disk.queued_of(Op::WriteZeroes).is_empty() {
+        assert_eq!(used.step(), None);
+    }
+    used.world.write(SECOND, 1, 9, false);
+    used.world.volume.wind_up();
+    used.world.disk.fail_writes_in(Some((START, START + PART_BYTES)));
+    let nth = used.world.disk.first_queued(|io| io.op == Op::Write).expect("its region is opened");
+    used.world.disk.execute(nth);
+    used.world.turn();
+    assert!(!used.world.disk.queued_of(Op::WriteZeroes).is_empty());
+    assert!(!used.world.volume.is_wound_up(), "something is under way");
+    used.world.disk.fail_writes_in(None);
+    used.world.pass(1);
+    assert!(used.world.volume.is_wound_up());
+    assert!(matches!(used.world.volume.closing, Closing::Done(Some(_))));
+}
+
 /// A scrub that is under way reads what comes, too, wherever it is: how many were in the middle when that came.
 fn scrubs(canary: IntegrityCanary) -> Result<usize, String> {
     let mut met = 0;
