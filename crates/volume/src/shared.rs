@@ -92,6 +92,8 @@ struct Core {
     seen: u64,
     /// What was told that the volume below has not counted.
     own_events: u64,
+    /// What has happened to the volume and stays so: whoever comes hears of it, too.
+    lasting: Vec<VolumeEvent>,
     canary: SharedCanary,
 }
 
@@ -131,6 +133,8 @@ struct User {
     done: Vec<Completion>,
     /// To be told, at most one of each kind.
     news: Vec<VolumeEvent>,
+    /// Some of that is from before it came, and counted when it is polled first: whoever takes it in counts from what it finds.
+    is_behind: bool,
     /// Submitted and not polled.
     outstanding: usize,
     /// With the volume below.
@@ -160,6 +164,7 @@ impl SharedVolume {
             arrived: Vec::new(),
             seen,
             own_events: 0,
+            lasting: Vec::new(),
             canary,
         })))
     }
@@ -183,7 +188,8 @@ impl SharedVolume {
         let user = core.users.insert(User {
             claim,
             done: Vec::new(),
-            news: Vec::new(),
+            is_behind: !core.lasting.is_empty(),
+            news: core.lasting.clone(),
             outstanding: 0,
             flying: 0,
             writes: 0,
@@ -286,6 +292,11 @@ impl Core {
         for (_, of) in self.users.iter_mut().filter(|(_, of)| !of.is_closed) {
             news.iter().for_each(|event| event.clone().remember(&mut of.news));
         }
+        for event in &news {
+            if matches!(event, VolumeEvent::Shrunk | VolumeEvent::Fenced { .. }) {
+                event.clone().remember(&mut self.lasting);
+            }
+        }
         news.contains(&VolumeEvent::Lost)
     }
 
@@ -348,6 +359,7 @@ impl Volume for VolumeShare {
         let core = &mut *self.core.borrow_mut();
         core.gather();
         let of = core.users.get_mut(self.user);
+        core.own_events += u64::from(std::mem::take(&mut of.is_behind));
         of.outstanding -= of.done.len();
         done.append(&mut of.done);
     }

@@ -151,6 +151,27 @@ fn what_happens_to_the_volume_is_told_to_all_and_once() {
 }
 
 #[test]
+fn who_comes_late_hears_of_what_stays_so() {
+    let puppet = Puppet::new(1, Puppet::GEOMETRY);
+    let shared = SharedVolume::new(Box::new(puppet.clone()));
+    let mut early = shared.share(claim(0, 1024)).unwrap();
+    let lasting = [VolumeEvent::Shrunk, VolumeEvent::Fenced { of: None }];
+    for event in [&lasting[..], &[VolumeEvent::Lost]].concat() {
+        puppet.tell(event);
+    }
+    let mut of_early = 0;
+    assert_eq!(events(&mut early, &mut of_early).len(), 3);
+    let mut late = shared.share(claim(1024, 2048)).unwrap();
+    // As who takes it in does, it counts from what it finds.
+    let mut of_late = late.events();
+    assert_eq!(poll(&mut late), []);
+    assert_eq!(events(&mut late, &mut of_late), lasting);
+    assert_eq!(events(&mut early, &mut of_early), []);
+    assert_eq!(poll(&mut late), []);
+    assert_eq!(events(&mut late, &mut of_late), []);
+}
+
+#[test]
 fn nobody_gets_what_another_has() {
     let shared = |canary| {
         let puppet = Puppet::new(1, Puppet::GEOMETRY);
