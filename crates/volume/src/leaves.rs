@@ -6,7 +6,7 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeafGrant {
     /// From this generation on nobody has written under any, up to the one before it: whoever keeps the leaf says so, or all were granted to
-    /// processes like this one.
+    /// processes like this one. Behind `generation` if others may have written under that, too.
     pub since: u64,
     /// Under which it may write; 0 if it only reads, or nobody counts there.
     pub generation: u64,

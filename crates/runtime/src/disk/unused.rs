@@ -39,15 +39,27 @@ impl UnusedGrants {
     /// have one identity. If it cannot be written down, it counts as used: at worst, somebody is fenced
     /// for nothing. Blocks.
     pub fn granted(&self, identity: &[u8; 16], name: &str, grant: LeafGrant) -> UnusedGrant {
-        let mut hash = Hash::of(identity);
-        hash.add(name.as_bytes());
-        let path = state_file::path("unused", &hash.value(), &self.0);
+        let path = self.path(identity, name);
         let before = state_file::read(&path).ok().flatten().and_then(|bytes| from_bytes(&bytes));
         let grant = grant.behind(before);
         if let Err(error) = state_file::replace(&path, &to_bytes(grant)) {
             tracing::debug!("{}: {error}", path.display());
         }
         UnusedGrant { path, held: HeldGrant { leaf: *identity, grant } }
+    }
+
+    /// The same of a leaf that was granted under this generation before whoever is called `name` came to hold something of it: others may have
+    /// written there under that, so nothing is written down, and no generation that is remembered goes on to it.
+    pub fn came_late(&self, identity: &[u8; 16], name: &str, generation: u64) -> UnusedGrant {
+        let grant = LeafGrant { since: generation.saturating_add(1), generation };
+        let path = self.path(identity, name);
+        UnusedGrant { path, held: HeldGrant { leaf: *identity, grant } }
+    }
+
+    fn path(&self, identity: &[u8; 16], name: &str) -> PathBuf {
+        let mut hash = Hash::of(identity);
+        hash.add(name.as_bytes());
+        state_file::path("unused", &hash.value(), &self.0)
     }
 }
 

@@ -41,6 +41,8 @@ struct Wanted {
 /// Who stands on one of them and remembers that: its name, and what was written down for it of the grants of the leaves.
 struct Holder {
     name: String,
+    /// It has come: what comes by this name from now on comes again.
+    has_come: bool,
     unused: Vec<Option<UnusedGrant>>,
 }
 
@@ -182,7 +184,7 @@ impl Commons {
         let holders = holders.into_iter().enumerate().map(|(holder, name)| {
             // Those without a record, and those that are only read, have no grant.
             let unused = unused.iter().map(|of_leaf| of_leaf.get(holder).cloned()).collect();
-            Holder { name, unused }
+            Holder { has_come: name == by.to_string(), name, unused }
         });
         let open = Rc::new(OpenCommon {
             spec,
@@ -260,20 +262,29 @@ impl OpenCommon {
         &self.ports
     }
 
-    /// Somebody comes who was not known when it was opened, and is to remember under which grants it is: who had them before the present ones is
-    /// not known to it.
+    /// Somebody comes, who is to remember under which grants it is. Of one that was not known when it was opened nobody here knows who had them
+    /// before the present ones; and what others have had of a disk since then may be what this one is to have.
     fn note(&self, by: &VolumeSpec, notes: &Notes) {
         let (name, over) = (by.to_string(), self.spec.over_commons());
-        if self.holders.borrow().iter().any(|holder| holder.name == name) {
+        let is_disk = matches!(self.what, What::Disk(_));
+        let mut holders = self.holders.borrow_mut();
+        if let Some(known) = holders.iter_mut().find(|holder| holder.name == name)
+            && !(std::mem::replace(&mut known.has_come, true) && is_disk)
+        {
             return;
         }
         let bottom = self.bottom();
         let unused = bottom.leaves.iter().zip(over.leaves()).map(|(leaf, spec)| {
-            let (identity, generation) = leaf.granted()?;
-            notes.granted(&identity.identity, &spec.to_string(), generation).pop()
+            let (identity, grant) = leaf.granted()?;
+            let (identity, leaf) = (&identity.identity, spec.to_string());
+            match is_disk {
+                true => notes.came_late(identity, &leaf, grant).pop(),
+                false => notes.granted(identity, &leaf, grant).pop(),
+            }
         });
         let unused = unused.collect();
-        self.holders.borrow_mut().push(Holder { name, unused });
+        holders.retain(|holder| holder.name != name);
+        holders.push(Holder { name, has_come: true, unused });
     }
 
     /// Its leaves, in order, and what was written down of their grants for that holder.

@@ -33,10 +33,21 @@ impl Notes {
         if self.holders.is_empty() {
             return vec![self.place.granted(identity, leaf, grant)];
         }
-        let name = |holder| format!("{leaf} for {holder}");
-        let of = |holder| self.place.granted(identity, &name(holder), grant);
+        let of = |holder: &String| self.place.granted(identity, &name_for(leaf, holder), grant);
         self.holders.iter().map(of).collect()
     }
+
+    /// A leaf was granted before these holders came, and others may have written under that what they come to hold.
+    pub fn came_late(&self, identity: &[u8; 16], leaf: &str, grant: LeafGrant) -> Vec<UnusedGrant> {
+        let of = |holder: &String| {
+            self.place.came_late(identity, &name_for(leaf, holder), grant.generation)
+        };
+        self.holders.iter().map(of).collect()
+    }
+}
+
+fn name_for(leaf: &str, holder: &str) -> String {
+    format!("{leaf} for {holder}")
 }
 
 /// Writes down what is granted of the leaves of a tree, of each as soon as it is: until all of them are there,

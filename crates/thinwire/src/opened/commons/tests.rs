@@ -8,7 +8,10 @@ use thinwire_initiator::Initiator;
 use thinwire_modules::mirror::OpeningWish;
 use thinwire_node::PartId;
 use thinwire_runtime::disk;
-use thinwire_volume::{Io, Op, VolumeEvent, WriterRecord, load_writer};
+use thinwire_volume::{
+    HeldGrant, Io, LeafGeneration, LeafGrant, Op, VolumeEvent, WriterRecord, granted_to_others,
+    load_writer,
+};
 
 use super::*;
 use crate::cli::WireArgs;
@@ -98,6 +101,66 @@ fn each_has_its_bytes_and_the_image_one_writer_until_the_last_has_gone() {
     let bytes = std::fs::read(&image.path).unwrap();
     let at = |place: u64| bytes[place as usize];
     assert_eq!([0, MIB - 1, MIB, MIB + 512, MIB + 1024].map(at), [1, 2, 3, 4, 0]);
+}
+
+/// What was granted of the disk that one stands on, as it was written down for it.
+fn held_of(tree: &Tree, spec: &VolumeSpec) -> HeldGrant {
+    let held: Vec<_> = tree.held_leaves(spec).iter().map(|leaf| leaf.held()).collect();
+    let [held] = held[..] else { panic!("{held:?}") };
+    held
+}
+
+/// Served before, at the end of a disk, by a process that has ended; then others had that end, and it comes by a reload. Whoever has been its
+/// writer then must not go on with what it had not flushed: the others have written there since.
+#[test]
+fn who_comes_to_a_disk_in_use_goes_on_from_no_generation() {
+    let image = Image::new("slices-late");
+    let specs = ["size=1M", "offset=1M&size=1M", "offset=1M"].map(|options| image.slice(options));
+    let [first, back, wide] = &specs;
+    let how = || DiskOptions { state_dir: image.dir.path().into(), ..DiskOptions::default() };
+    let options = VolumeOptions { is_served: true, ..image.options() };
+    let open = |host: &Host, spec: &VolumeSpec| Tree::open(host, spec, &options, how(), None);
+    let started = |host: &Host, all: &[&VolumeSpec]| {
+        all.iter().for_each(|spec| host.commons().want(spec, &options));
+        all.iter().map(|spec| open(host, spec).unwrap()).collect::<Vec<_>>()
+    };
+    let end = |host: &Host, tree: Tree| {
+        let mut open = over(host, tree, &options, Duration::from_secs(5));
+        assert!(write(&mut *open, 0, 1));
+        open.close(Ending::Orderly).unwrap();
+    };
+    let noted = || {
+        let files = std::fs::read_dir(image.dir.path()).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("unused-")).count()
+    };
+    let fenced = |remembered: HeldGrant, now: HeldGrant| {
+        let HeldGrant { leaf, grant: LeafGrant { generation, .. } } = remembered;
+        !granted_to_others(&[LeafGeneration { leaf, generation }], &[now]).is_empty()
+    };
+    let host = Host::new().unwrap();
+    let mut trees = started(&host, &[first, back]);
+    let remembered = held_of(&trees[1], back);
+    // Both are served, and remember it.
+    for (tree, spec) in trees.iter().zip(&specs) {
+        tree.held_leaves(spec)[0].unused.as_ref().unwrap().forget().unwrap();
+    }
+    trees.drain(..).for_each(|tree| end(&host, tree));
+    let host = Host::new().unwrap();
+    let mut trees = started(&host, &[first, wide]);
+    assert!(!fenced(remembered, held_of(&trees[0], first)), "who stays goes on");
+    let before = noted();
+    end(&host, trees.pop().unwrap());
+    let late = open(&host, back).unwrap();
+    assert!(fenced(remembered, held_of(&late, back)));
+    // Whatever becomes of that, nothing says that nobody has written.
+    assert_eq!(noted(), before);
+    drop(late);
+    // And one that was there, and comes again.
+    let again = open(&host, wide).unwrap();
+    assert!(fenced(remembered, held_of(&again, wide)));
+    end(&host, again);
+    end(&host, trees.pop().unwrap());
 }
 
 #[test]
