@@ -355,6 +355,8 @@ def snapshots_of_what_a_target_exports(lab):
     target = Target(lab, "memory=memory:1M", f"home={home}", f"other={pool.name}@other", over="raw", extra=state)
     disks = [Attachment(lab, uri(lab, name, over="raw"), name=name, timeout=40, run="other") for name in ("home", "other")]
     fios = [load.Fio(lab, disk.nbd, mib=24, seconds=12, seed=seed) for seed, disk in enumerate(disks)]
+    # On a slow machine that takes a while, and a snapshot of nothing shares nothing.
+    until("something is written", 10, lambda: {volume["name"]: volume for volume in pool.show()["volumes"]}["home"]["mapped_bytes"])
     for nth in range(6):
         time.sleep(1)
         for fio in fios:
