@@ -51,8 +51,10 @@ pub use self::pools::PoolStore;
 pub use self::shape::{VolumeOver, VolumeShape};
 pub use self::user::VolumeUser;
 
-/// A copy of a leg is put back within so many runs.
+/// A copy of a leg is put back within so many runs, and as long as legs have been told to stand otherwise so often since: labels know what 32
+/// generations were, of which an opening, and whatever becomes of a leg, draws two at most.
 const RUNS_KNOWN: u32 = 3;
+const STANDINGS_KNOWN: u64 = 13;
 
 /// A volume that hosts compose, and what is known of it.
 pub struct ComposedVolume {
@@ -89,6 +91,8 @@ pub struct OldCopy {
     content: Vec<u8>,
     /// Of whichever run was the last by then.
     run: u32,
+    /// How often it was told of a leg by then that it stands otherwise.
+    standings: u64,
 }
 
 impl ComposedVolume {
@@ -237,15 +241,19 @@ impl World {
             return;
         }
         let run = composed.hosts.iter().map(|host| host.run).max().unwrap_or(0);
+        let told = &self.coverage;
+        let standings = told.legs_in_sync + told.legs_resyncing + told.legs_behind;
         match old {
-            // Labels know an old copy by what eight of their generations were, and by where a leg was left; of an older one they say that it
-            // was written apart.
-            Some(old) if run <= old.run + RUNS_KNOWN => {
+            // Labels know an old copy by what their last generations were, and by where a leg was left; of an older one they say that it
+            // was written apart, or is very old.
+            Some(old)
+                if run <= old.run + RUNS_KNOWN && standings <= old.standings + STANDINGS_KNOWN =>
+            {
                 self.trace.note(now, "somebody", "puts back leg", *leg as u64);
                 self.coverage.legs_put_back += 1;
                 disk.medium.write_durably(0, old.content.clone());
             }
-            _ => *old = Some(OldCopy { content: disk.medium.durable(), run }),
+            _ => *old = Some(OldCopy { content: disk.medium.durable(), run, standings }),
         }
     }
 
