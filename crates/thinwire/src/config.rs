@@ -201,13 +201,13 @@ impl TargetSettings {
                 )
             });
             let differs = |other: &&ExportSpec| {
-                other.buffered != export.buffered && other.volume.shares_common_with(&export.volume)
+                other.buffered != export.buffered && other.volume.shares_disk_with(&export.volume)
             };
             if problem.is_none()
                 && let Some(other) = self.exports[..at].iter().find(differs)
             {
                 problem = Some(format!(
-                    "exports `{}` and `{}` stand on one file, device or pool, which is opened once: `buffered` is for both or for neither",
+                    "exports `{}` and `{}` stand on one file or device, which is opened once: `buffered` is for both or for neither",
                     other.name, export.name
                 ));
             }

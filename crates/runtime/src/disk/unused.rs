@@ -56,6 +56,16 @@ impl UnusedGrants {
         UnusedGrant { path, held: HeldGrant { leaf: *identity, grant } }
     }
 
+    /// Others come to have, under this generation, what whoever is called `name` held of a leaf: whatever that is granted next, no generation
+    /// that is remembered goes on to it. Blocks.
+    ///
+    /// # Errors
+    /// It cannot be written down: nobody may have that, then.
+    pub fn others_come(&self, identity: &[u8; 16], name: &str, generation: u64) -> io::Result<()> {
+        let grant = LeafGrant { since: generation.saturating_add(1), generation };
+        state_file::replace(&self.path(identity, name), &to_bytes(grant))
+    }
+
     fn path(&self, identity: &[u8; 16], name: &str) -> PathBuf {
         let mut hash = Hash::of(identity);
         hash.add(name.as_bytes());

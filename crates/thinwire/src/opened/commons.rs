@@ -34,6 +34,8 @@ struct Wanted {
     volume: VolumeSpec,
     /// What that is part of.
     by: String,
+    /// What that has of it, if it is a file or device.
+    claims: Vec<ByteClaim>,
     read_only: bool,
     take_over: bool,
 }
@@ -41,6 +43,8 @@ struct Wanted {
 /// Who stands on one of them and remembers that: its name, and what was written down for it of the grants of the leaves.
 struct Holder {
     name: String,
+    /// What it has of a file or device.
+    claims: Vec<ByteClaim>,
     /// It has come: what comes by this name from now on comes again.
     has_come: bool,
     unused: Vec<Option<UnusedGrant>>,
@@ -130,7 +134,7 @@ impl Commons {
             return match open.read_only && !options.read_only {
                 false => {
                     if let Some(notes) = Notes::of(options, &disk_options, &[by.to_string()]) {
-                        open.note(by, &notes);
+                        open.note(by, &notes)?;
                     }
                     Ok(open)
                 }
@@ -156,18 +160,20 @@ impl Commons {
             }));
         }
         let mut options = options.clone();
-        let mut holders = Vec::new();
+        let (mut holders, mut claims) = (Vec::new(), Vec::new());
         for wanted in &*self.wanted.borrow() {
             if wanted.volume.is_common_with(volume) {
                 options.read_only &= wanted.read_only;
                 options.take_over |= wanted.take_over;
                 if !holders.contains(&wanted.by) {
                     holders.push(wanted.by.clone());
+                    claims.push(wanted.claims.clone());
                 }
             }
         }
         if !holders.contains(&by.to_string()) {
             holders.push(by.to_string());
+            claims.push(by.claims_on(volume));
         }
         let place = PoolPlace::default();
         options.pool = is_pool.then(|| place.clone());
@@ -181,10 +187,11 @@ impl Commons {
             }
             false => What::Disk(SharedVolume::new(volume)),
         };
-        let holders = holders.into_iter().enumerate().map(|(holder, name)| {
+        let holders = holders.into_iter().zip(claims).enumerate().map(|(holder, held)| {
+            let (name, claims) = held;
             // Those without a record, and those that are only read, have no grant.
             let unused = unused.iter().map(|of_leaf| of_leaf.get(holder).cloned()).collect();
-            Holder { has_come: name == by.to_string(), name, unused }
+            Holder { has_come: name == by.to_string(), name, claims, unused }
         });
         let open = Rc::new(OpenCommon {
             spec,
@@ -264,15 +271,17 @@ impl OpenCommon {
 
     /// Somebody comes, who is to remember under which grants it is. Of one that was not known when it was opened nobody here knows who had them
     /// before the present ones; and what others have had of a disk since then may be what this one is to have.
-    fn note(&self, by: &VolumeSpec, notes: &Notes) {
+    fn note(&self, by: &VolumeSpec, notes: &Notes) -> Outcome {
         let (name, over) = (by.to_string(), self.spec.over_commons());
         let is_disk = matches!(self.what, What::Disk(_));
         let mut holders = self.holders.borrow_mut();
         if let Some(known) = holders.iter_mut().find(|holder| holder.name == name)
             && !(std::mem::replace(&mut known.has_come, true) && is_disk)
         {
-            return;
+            return Ok(());
         }
+        let claims = by.claims_on(&self.spec);
+        self.note_for_others(&holders, (&name, &claims), notes)?;
         let bottom = self.bottom();
         let unused = bottom.leaves.iter().zip(over.leaves()).map(|(leaf, spec)| {
             let (identity, grant) = leaf.granted()?;
@@ -284,7 +293,39 @@ impl OpenCommon {
         });
         let unused = unused.collect();
         holders.retain(|holder| holder.name != name);
-        holders.push(Holder { name, has_come: true, unused });
+        holders.push(Holder { name, claims, has_come: true, unused });
+        Ok(())
+    }
+
+    /// Those who had some of these bytes of a disk, and have gone, are not to go on from what they remember when they are back: others are
+    /// about to have them.
+    fn note_for_others(
+        &self,
+        holders: &[Holder],
+        (name, claims): (&str, &[ByteClaim]),
+        notes: &Notes,
+    ) -> Outcome {
+        let What::Disk(disk) = &self.what else { return Ok(()) };
+        // Else nobody is about to have them.
+        if !claims.iter().all(|claim| disk.is_free(claim)) {
+            return Ok(());
+        }
+        let is_against = |of: &&Holder| {
+            let mut pairs = of.claims.iter().flat_map(|of| claims.iter().map(move |by| (of, by)));
+            of.name != name && pairs.any(|(of, by)| of.is_against(by))
+        };
+        let bottom = self.bottom();
+        for other in holders.iter().filter(is_against) {
+            for (leaf, spec) in bottom.leaves.iter().zip(self.spec.over_commons().leaves()) {
+                let Some((identity, grant)) = leaf.granted() else { continue };
+                let held = (&*spec.to_string(), &*other.name);
+                notes.others_come(&identity.identity, held, grant).map_err(|e| {
+                    let why = "that others come to have what it had cannot be written down";
+                    Failure::failed(format!("{} of {}: {why}: {e}", other.name, self.spec))
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// Its leaves, in order, and what was written down of their grants for that holder.
@@ -328,10 +369,11 @@ fn want_below(spec: &VolumeSpec, (read_only, take_over): (bool, bool), wanted: &
     for CommonUse { volume, is_read, .. } in spec.common_uses() {
         let read_only = read_only || is_read;
         let (volume, by) = (volume.clone(), spec.to_string());
+        let claims = spec.claims_on(&volume);
         if let Some((pool, _)) = volume.pool() {
             want_below(&pool, (read_only, take_over), wanted);
         }
-        wanted.push(Wanted { volume, by, read_only, take_over });
+        wanted.push(Wanted { volume, by, claims, read_only, take_over });
     }
 }
 

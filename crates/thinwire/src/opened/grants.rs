@@ -1,5 +1,7 @@
 //! What a gateway is granted of its leaves before it has all of them.
 
+use std::io;
+
 use thinwire_runtime::disk::{DiskOptions, UnusedGrant, UnusedGrants};
 use thinwire_volume::LeafGrant;
 
@@ -43,6 +45,21 @@ impl Notes {
             self.place.came_late(identity, &name_for(leaf, holder), grant.generation)
         };
         self.holders.iter().map(of).collect()
+    }
+}
+
+impl Notes {
+    /// Others come to have, under this grant, what that holder had of a leaf. Blocks.
+    ///
+    /// # Errors
+    /// It cannot be written down.
+    pub fn others_come(
+        &self,
+        identity: &[u8; 16],
+        (leaf, holder): (&str, &str),
+        grant: LeafGrant,
+    ) -> io::Result<()> {
+        self.place.others_come(identity, &name_for(leaf, holder), grant.generation)
     }
 }
 

@@ -1,5 +1,7 @@
 //! What is opened once for several who stand on it: pools, for their volumes, and files and devices of this machine, for slices of them.
 
+use thinwire_volume::ByteClaim;
+
 use super::VolumeSpec;
 use super::ground::Cutout;
 
@@ -44,6 +46,12 @@ impl VolumeSpec {
     /// It stands on something that the other one does, too, and that is opened once for both.
     pub fn shares_common_with(&self, other: &VolumeSpec) -> bool {
         other.all_commons().into_iter().any(|of| self.has_common(of))
+    }
+
+    /// The same of a file or device: whose pool is opened for several is opened as its first volume says.
+    pub fn shares_disk_with(&self, other: &VolumeSpec) -> bool {
+        let disks = |of: &&VolumeSpec| of.inner().is_none();
+        other.all_commons().into_iter().filter(disks).any(|of| self.has_common(of))
     }
 
     /// It stands on this, which is a volume of a pool, or a file or device, as on something that is opened once.
@@ -106,6 +114,23 @@ impl VolumeSpec {
     /// The same volume, but for what its volumes of pools stand on, and for what it has slices of: as it is opened when those are.
     pub fn over_commons(&self) -> VolumeSpec {
         self.over_commons_below(None)
+    }
+
+    /// The bytes that it has of a file or device by its slices, whoever only reads them or not.
+    pub fn claims_on(&self, disk: &VolumeSpec) -> Vec<ByteClaim> {
+        let mut found = Vec::new();
+        self.over_commons().gather_claims(disk, &mut found);
+        found
+    }
+
+    fn gather_claims(&self, disk: &VolumeSpec, found: &mut Vec<ByteClaim>) {
+        match self {
+            VolumeSpec::Share { of, claim } if of.is_same_disk(disk) => found.push(*claim),
+            VolumeSpec::Over { children, .. } => {
+                children.iter().for_each(|child| child.gather_claims(disk, found));
+            }
+            _ => {}
+        }
     }
 
     fn over_commons_below(&self, above: Option<Cutout<'_>>) -> VolumeSpec {

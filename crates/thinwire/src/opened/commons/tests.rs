@@ -163,6 +163,64 @@ fn who_comes_to_a_disk_in_use_goes_on_from_no_generation() {
     end(&host, trees.pop().unwrap());
 }
 
+/// The range of one that goes becomes another's by a reload, who writes there; the next process has the first again, from its start on.
+#[test]
+fn who_is_back_behind_others_in_another_run_goes_on_from_no_generation() {
+    let image = Image::new("slices-back");
+    let [first, wide, narrow] =
+        ["size=1M", "offset=1M", "offset=1M&size=1M"].map(|options| image.slice(options));
+    let how = || DiskOptions { state_dir: image.dir.path().into(), ..DiskOptions::default() };
+    let options = VolumeOptions { is_served: true, ..image.options() };
+    let open = |host: &Host, spec: &VolumeSpec| Tree::open(host, spec, &options, how(), None);
+    // Who is served remembers that, and lets what was written down go.
+    let serve = |tree: Tree, spec: &VolumeSpec| {
+        let held = held_of(&tree, spec);
+        tree.held_leaves(spec)[0].unused.as_ref().unwrap().forget().unwrap();
+        (tree, held)
+    };
+    let started = |host: &Host, all: &[&VolumeSpec]| {
+        all.iter().for_each(|spec| host.commons().want(spec, &options));
+        all.iter().map(|spec| serve(open(host, spec).unwrap(), spec)).collect::<Vec<_>>()
+    };
+    let end = |host: &Host, tree: Tree| {
+        let mut open = over(host, tree, &options, Duration::from_secs(5));
+        assert!(write(&mut *open, 0, 1));
+        open.close(Ending::Orderly).unwrap();
+    };
+    let is_fenced = |remembered: HeldGrant, now: HeldGrant| {
+        let HeldGrant { leaf, grant: LeafGrant { generation, .. } } = remembered;
+        !granted_to_others(&[LeafGeneration { leaf, generation }], &[now]).is_empty()
+    };
+    let host = Host::new().unwrap();
+    let mut all = started(&host, &[&first, &wide]);
+    // Beside it nobody comes, and nothing changes for it.
+    assert!(open(&host, &narrow).is_err());
+    let (tree, of_wide) = all.pop().unwrap();
+    end(&host, tree);
+    let (tree, of_narrow) = serve(open(&host, &narrow).unwrap(), &narrow);
+    end(&host, tree);
+    let (tree, of_first) = all.pop().unwrap();
+    end(&host, tree);
+    let host = Host::new().unwrap();
+    let mut all = started(&host, &[&first, &wide]);
+    let ((wide_tree, now_wide), (first_tree, now_first)) = (all.pop().unwrap(), all.pop().unwrap());
+    assert!(is_fenced(of_wide, now_wide) && !is_fenced(of_first, now_first));
+    end(&host, wide_tree);
+    end(&host, first_tree);
+    // It was served since: it goes on from there, and the other one does not.
+    let host = Host::new().unwrap();
+    let mut all = started(&host, &[&first, &wide]);
+    let ((wide_tree, then_wide), (first_tree, _)) = (all.pop().unwrap(), all.pop().unwrap());
+    assert!(!is_fenced(now_wide, then_wide));
+    end(&host, wide_tree);
+    end(&host, first_tree);
+    let host = Host::new().unwrap();
+    let mut all = started(&host, &[&narrow]);
+    let (tree, now_narrow) = all.pop().unwrap();
+    assert!(is_fenced(of_narrow, now_narrow));
+    end(&host, tree);
+}
+
 #[test]
 fn one_that_ends_without_order_keeps_the_image_on_record() {
     let image = Image::new("slices-force");
