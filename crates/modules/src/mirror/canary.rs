@@ -62,6 +62,8 @@ pub enum MirrorCanary {
     ForgetsWhatWasRead,
     /// A leg that has nothing to do is not asked whether it is there when another one is silent.
     OneByOne,
+    /// Who had something to do when the others were looked at is not asked later, either, though it has answered.
+    ForgetsWhoAnswers,
     /// What a leg answers of one kind counts for the other.
     AnyAnswerCounts,
     /// A flush that has nothing to do counts as an answer, too.

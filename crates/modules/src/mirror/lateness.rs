@@ -137,7 +137,8 @@ impl Mirror {
         let mut untimed = std::mem::take(&mut self.watch.untimed);
         if !untimed.is_empty() {
             // Of three legs or more one may be asked sooner.
-            self.watch.until = self.watch.until.min(now + probe_after(timeout));
+            let soonest = if self.active.count_ones() > 2 { probe_after(timeout) } else { timeout };
+            self.watch.until = self.watch.until.min(now + soonest);
         }
         for sub in untimed.drain(..) {
             // Who has that number by now was submitted no sooner.
@@ -206,11 +207,15 @@ impl Mirror {
         // Of two it makes no difference.
         let is_of_use = self.active.count_ones() > 2 && self.canary != MirrorCanary::OneByOne;
         let others = self.active & !asked;
-        if silent == Time::NEVER || !is_of_use || others == 0 {
+        if silent == Time::NEVER || !is_of_use {
             return Time::NEVER;
         }
         if now < silent + after {
             return silent + after;
+        }
+        if others == 0 && self.canary != MirrorCanary::ForgetsWhoAnswers {
+            // Who answers meanwhile has nothing to do then.
+            return now + after;
         }
         let mut next = Time::NEVER;
         for leg in bits(others) {

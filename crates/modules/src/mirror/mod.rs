@@ -122,8 +122,8 @@ struct Sub {
     is_orphan: bool,
     /// Its answer says that the leg is there.
     is_telling: bool,
-    /// Once it has succeeded a flush has something to do.
-    leaves: bool,
+    /// A flush has something to do once this has succeeded (true), as a write, or failed (false), as the flush before.
+    leaves: Option<bool>,
 }
 
 /// What is done for somebody: a user, or the mirror itself.
@@ -287,7 +287,10 @@ impl Mirror {
         let (kind, since, is_orphan) = (Kind::of(io.op), Time::NEVER, false);
         let is_telling = self.is_telling(leg, &io);
         // What is durable when it is completed leaves nothing to a flush.
-        let leaves = io.op.is_write() && !io.flags.fua;
+        let leaves = match io.op {
+            Op::Flush => is_telling.then_some(false),
+            op => (op.is_write() && !io.flags.fua).then_some(true),
+        };
         let Some(to) = &mut self.legs[leg] else { unreachable!("it is active") };
         let leg = leg as u8;
         let sub = self.subs.insert(Sub { leg, job, kind, since, is_orphan, is_telling, leaves });
@@ -329,7 +332,7 @@ impl Mirror {
             self.on_answer(leg, sub.kind);
         }
         let Some(at) = &mut self.legs[leg] else { return };
-        at.has_unflushed |= sub.leaves && result.is_ok();
+        at.has_unflushed |= sub.leaves == Some(result.is_ok());
         at.outstanding -= 1;
         if sub.is_orphan {
             return self.on_last_word(leg, result);

@@ -157,6 +157,43 @@ fn legs_that_die_one_after_the_other_hold_nobody_up_for_longer() {
     }
 }
 
+/// All are busy when the first is found silent; one of them answers, and dies then.
+#[test]
+fn a_leg_that_dies_once_it_has_answered_is_dropped_with_the_silent_one() {
+    const ANSWER: Duration = Duration::from_millis(600);
+    let watch = |canary| {
+        let mut world = written(3, canary);
+        let start = world.now;
+        world.write(0, 1, 2, false);
+        let mut has_next = false;
+        while world.waiting() > 0 || !has_next {
+            let passed = world.now.since(start);
+            if world.waiting() == 0 {
+                has_next = true;
+                world.write(0, 1, 3, false);
+            }
+            world.turn();
+            for _ in 0..20 {
+                // The first never answers, the second what it was asked before it died, each of the others late.
+                for leg in 1..3 {
+                    let is_dead = leg == 1 && passed >= ANSWER + STEP * 2;
+                    while !is_dead && passed >= ANSWER && world.disks[leg].is_busy() {
+                        world.disks[leg].execute(0);
+                    }
+                }
+                world.turn();
+            }
+            world.now = world.now + STEP;
+            assert!(passed < Duration::from_secs(60));
+        }
+        world.now.since(start) - ANSWER
+    };
+    let seen = watch(MirrorCanary::None);
+    assert!(seen <= PAUSE_MAX, "{seen:?}");
+    let seen = watch(MirrorCanary::ForgetsWhoAnswers);
+    assert!(seen > PAUSE_MAX, "{seen:?}");
+}
+
 /// A disk reads from memory, and writes no more.
 #[test]
 fn a_leg_that_only_reads_is_dropped_as_soon() {
@@ -219,6 +256,24 @@ fn a_leg_that_only_flushes_nothing_is_dropped_as_soon() {
     let seen = watch(MirrorCanary::None);
     assert!(seen <= PAUSE_MAX, "{seen:?}");
     assert!(watch(MirrorCanary::AnyFlushTells) > PAUSE_MAX);
+}
+
+/// A flush that failed has left to the next one what it was to flush: who completes that is there.
+#[test]
+fn the_flush_behind_one_that_failed_tells_of_a_leg() {
+    let mut world = written(2, MirrorCanary::None);
+    let flush = Io::new(0, Op::Flush, 0, 0);
+    world.flush();
+    world.wait();
+    assert!(!world.mirror.is_telling(0, &flush));
+    world.write(0, 1, 2, false);
+    world.wait();
+    world.disks.iter().for_each(|disk| disk.fail_flushes(true));
+    world.flush();
+    world.wait();
+    assert_eq!(world.errors, 1);
+    let left = bits(world.mirror.in_sync).next().expect("the last leg stays");
+    assert!(world.mirror.is_telling(left, &flush));
 }
 
 /// For all labels of a change a leg has as long as for one.
