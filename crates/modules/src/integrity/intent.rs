@@ -269,12 +269,13 @@ impl Integrity {
         if matches!(self.closing, Closing::No | Closing::Flushing | Closing::Done(_)) {
             return false;
         }
-        if let Closing::Failed(kind) = self.closing {
-            return !self.growth.is_out() && self.end_closing(Some(kind));
-        }
+        // Nor does what failed end beside what is under way below.
         let is_quiet = self.jobs.iter_mut().next().is_none()
             && self.intent.pending == 0
             && !self.growth.is_out();
+        if let Closing::Failed(kind) = self.closing {
+            return is_quiet && self.end_closing(Some(kind));
+        }
         if !is_quiet || !self.is_open {
             return false;
         }

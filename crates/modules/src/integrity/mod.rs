@@ -372,10 +372,7 @@ impl Integrity {
     /// Does what can be done now.
     fn settle(&mut self) {
         loop {
-            if let Some(id) = self.ripe.pop_front() {
-                self.go_on(id);
-                continue;
-            }
+            self.go_on_with_ripe();
             let is_writing = self.is_open && !self.config.read_only && self.stopped.is_none();
             let goes_on = (is_writing && (self.step_bits() || self.step_close()))
                 || (self.is_open && self.step_check())
@@ -384,6 +381,13 @@ impl Integrity {
             if !goes_on {
                 return;
             }
+        }
+    }
+
+    #[inline]
+    fn go_on_with_ripe(&mut self) {
+        while let Some(id) = self.ripe.pop_front() {
+            self.go_on(id);
         }
     }
 
@@ -476,7 +480,11 @@ impl Volume for Integrity {
             return self.ready.push(Completion::new(io.token, Err(error)));
         }
         self.submit_now(io);
-        self.settle();
+        self.go_on_with_ripe();
+        // Nothing else begins with an I/O but the record that its region is open.
+        if self.regions.is_dirty() {
+            self.settle();
+        }
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
