@@ -102,6 +102,11 @@ impl Target {
         self.house.silent.iter().map(|of| of.name.as_str())
     }
 
+    /// Names of the exports of all shards of which something is said, as far as this one has heard.
+    pub fn offered(&self) -> impl Iterator<Item = &str> {
+        self.offered_names.iter().map(String::as_str)
+    }
+
     /// There is something for [`Target::take_fenced`].
     pub fn has_fenced(&self) -> bool {
         !self.fenced.is_empty() || self.house.exports.has_fenced()

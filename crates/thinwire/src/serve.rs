@@ -1,5 +1,6 @@
 //! Serving: from a configuration to running shards.
 
+mod last_words;
 mod pools;
 mod trees;
 mod works;
@@ -27,6 +28,7 @@ use thinwire_target::{ExportConfig, Principal, TargetKeys};
 use thinwire_volume::stores::{MemoryStore, NullStore, Writeback};
 use thinwire_volume::{Identity, Volume};
 
+use self::last_words::LastWords;
 use self::pools::beside;
 use self::works::ShardClerk;
 use crate::caretaker::Caretaker;
@@ -129,12 +131,12 @@ pub fn serve(
     service.inquiry = Some(&inquiry);
     let lanes = (0..service.shards.max(1)).map(|_| Lanes::draw()).collect();
     let left_behind = Arc::new(AtomicBool::new(false));
-    let is_fenced = Arc::new(AtomicBool::new(false));
+    let last_words = LastWords::default();
     let mut configured = Configured {
         config,
         endings: endings.clone(),
         left_behind: left_behind.clone(),
-        is_fenced: is_fenced.clone(),
+        last_words: &last_words,
         lanes,
         count: service.shard_count(),
         places: service.places(),
@@ -175,7 +177,7 @@ pub fn serve(
             ready()
         })
     })?;
-    if is_fenced.load(Ordering::Acquire) {
+    if last_words.is_fenced() {
         return Err(Failure::failed(
             "ended, since another target has taken the place of this one in all of its exports. Started again, it serves \
              once that one has ended",
@@ -213,8 +215,8 @@ struct Configured<'a> {
     endings: Endings,
     /// An export did not end in order. The ends of exports, which outlive this, tell.
     left_behind: Arc<AtomicBool>,
-    /// Somebody else has all that the exports are made of.
-    is_fenced: Arc<AtomicBool>,
+    /// Of its shards.
+    last_words: &'a LastWords,
     /// By shard: whose frames its links let in besides, for exports that stand on other targets'.
     lanes: Vec<Lanes>,
     /// Shards.
@@ -381,7 +383,7 @@ impl Provider for Configured<'_> {
 
     fn ended(&self, index: u8, shard: &TargetShard) {
         trees::forget();
-        self.is_fenced.fetch_or(shard.target().serves_nobody(), Ordering::AcqRel);
+        self.last_words.add(&shard.target());
         let stats = shard.target().stats();
         tracing::debug!(
             "shard {index}: {} requests, {} repeated, {} bytes copied, {} sessions, {} writers \

@@ -120,8 +120,10 @@ fn a_node_of_which_nothing_is_left_is_not_found() {
     // The record cannot be read, since somebody else has it.
     let io = puppet.take_one();
     puppet.complete(Completion::new(io.token, Err(io.error(ErrorKind::Fenced, "puppet"))));
+    assert!(target.offered().eq(["one"]));
     close(&mut target);
     assert!(target.serves_nobody());
+    assert!(target.offered().next().is_none() && target.silent().eq(["one"]));
     for export in ["one", "another"] {
         target.on_frame(NOW, 0, &mut hello(export, 0));
         assert!(turn(&mut target, NOW).is_empty(), "{export}");
