@@ -153,6 +153,12 @@ struct Job {
 }
 
 impl Job {
+    /// It is a user's read that nothing has held up, and that no leg has failed.
+    #[inline]
+    fn is_asked_once(&self) -> bool {
+        matches!(self.task, Task::User) && !self.is_locked && self.failed == 0
+    }
+
     /// What is outstanding of it takes bytes of a leg that count.
     fn is_read(&self) -> bool {
         match &self.task {
@@ -343,6 +349,10 @@ impl Mirror {
             Ok(()) => {
                 if matches!(job.io.op, Op::Read | Op::BlockStatus) {
                     at.on_delay(self.counted.since(sub.since).as_nanos() as u64);
+                    // As nearly always: what a leg has said is the answer.
+                    if job.is_asked_once() && !self.record.is_changing() {
+                        return self.end_read(sub.job, completion);
+                    }
                 }
                 match &mut job.task {
                     Task::Look(look) => look.put(leg, completion.data),
@@ -381,15 +391,6 @@ impl Mirror {
         match result {
             Err(error) if is_final(error.kind) => self.drop_if_spare(leg, false),
             _ => self.on_last_word(leg, result),
-        }
-    }
-
-    fn tell_early(&mut self, id: u32) {
-        let job = self.jobs.get_mut(id);
-        if matches!(job.task, Task::User) && job.io.op.is_write() {
-            job.task = Task::Told;
-            let io = Io::new(job.io.token, job.io.op, job.io.offset, job.io.len);
-            self.tell(&io, Completion::new(io.token, Ok(())));
         }
     }
 

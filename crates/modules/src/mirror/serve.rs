@@ -254,6 +254,25 @@ impl Mirror {
         self.granted = granted;
     }
 
+    /// A read has ended that was asked for once.
+    #[inline]
+    pub(super) fn end_read(&mut self, id: u32, mut completion: Completion) {
+        let Some(Job { io, .. }) = self.jobs.remove(id.into()) else { return };
+        self.on_shown(io.offset, io.len);
+        completion.token = io.token;
+        self.put_ready(completion);
+    }
+
+    /// A planted fault: the first leg completes a write.
+    pub(super) fn tell_early(&mut self, id: u32) {
+        let job = self.jobs.get_mut(id);
+        if matches!(job.task, Task::User) && job.io.op.is_write() {
+            job.task = Task::Told;
+            let io = Io::new(job.io.token, job.io.op, job.io.offset, job.io.len);
+            self.tell(&io, Completion::new(io.token, Ok(())));
+        }
+    }
+
     fn finish_read(&mut self, id: u32) {
         let job = self.jobs.get_mut(id);
         if job.ok == 0 && self.ask(id) {
