@@ -137,13 +137,20 @@ fn canary_that_replaces_early_is_found() {
 /// Rule 3: a leg is said to be one, or none, and behind a crash it is not so.
 #[test]
 fn canary_that_tells_of_legs_early_is_found() {
-    found(Canary::Mirror(MirrorCanary::ToldBeforeRecord), 300);
+    found(Canary::Mirror(MirrorCanary::AdditionToldEarly), 300);
+    found(Canary::Mirror(MirrorCanary::RemovalToldEarly), 300);
 }
 
 /// Of a leg that was added nobody knows what it lacks.
 #[test]
 fn canary_that_takes_a_new_leg_for_an_old_one_is_found() {
     found(Canary::Mirror(MirrorCanary::NewLegByBits), 300);
+}
+
+/// What a mirror has more is what was on its disks before.
+#[test]
+fn canary_that_grows_by_what_was_there_is_found() {
+    found(Canary::Mirror(MirrorCanary::GrowsUnzeroed), 300);
 }
 
 /// Rule 23: what was rolled back is known as before.

@@ -72,7 +72,7 @@ impl Mirror {
         self.state.legs[leg] = nothing();
         self.addition.awaited |= 1 << leg;
         self.addition.recording = Some(leg);
-        if self.canary == MirrorCanary::ToldBeforeRecord {
+        if self.canary == MirrorCanary::AdditionToldEarly {
             self.end_addition();
         }
         self.record.want();

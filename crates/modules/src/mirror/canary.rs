@@ -46,8 +46,10 @@ pub enum MirrorCanary {
     TrustsZeroed,
     /// The new size stands in labels that announce the generation with which it comes.
     GrowsWhenAnnounced,
-    /// Who asked for a leg less, or one more, is told before that is on record.
-    ToldBeforeRecord,
+    /// Who asked for a leg more is told before that is on record.
+    AdditionToldEarly,
+    /// Who asked for a leg less is.
+    RemovalToldEarly,
     /// A leg goes as soon as another one is copied to.
     ReplacesEarly,
     /// What is to go for another is known by its number, also when that is another's by then.

@@ -34,7 +34,7 @@ impl Mirror {
         let at = self.state.legs[leg].left_at().unwrap_or(at);
         self.state.legs[leg] = LegState::Removed { at };
         self.removing = true;
-        if self.canary == MirrorCanary::ToldBeforeRecord {
+        if self.canary == MirrorCanary::RemovalToldEarly {
             self.end_removal();
         }
         self.record.want();

@@ -39,6 +39,8 @@ pub struct LegChanges {
     fixed: u8,
     /// The others: the disk, and which leg it is.
     legs: Vec<(usize, usize)>,
+    /// Legs of which was told that they have gone, as bits, since somebody asked for one more.
+    gone: u8,
     /// Disks that are none.
     spares: Vec<usize>,
     wish: Option<LegWish>,
@@ -70,9 +72,9 @@ impl LegChanges {
             at += 1;
         });
         let (mirror, ground, fixed, legs) = found?;
-        let (spares, wish, number, sizes, is_over) = (Vec::new(), None, 0, None, false);
+        let (gone, spares, wish, number, sizes, is_over) = (0, Vec::new(), None, 0, None, false);
         #[rustfmt::skip]
-        let changes = LegChanges { mirror, ground, fixed, legs, spares, wish, number, sizes, is_over };
+        let changes = LegChanges { mirror, ground, fixed, legs, gone, spares, wish, number, sizes, is_over };
         Some(changes)
     }
 
@@ -163,10 +165,22 @@ impl LegChanges {
 
     /// A disk is no leg any more.
     pub fn forget(&mut self, shape: &mut VolumeShape, disk: usize) {
+        let leg = self.leg_of(disk).expect("it is one");
+        self.gone |= 1 << leg;
         self.legs.retain(|(of, _)| *of != disk);
         self.spares.push(disk);
         let over = shape.mirror_over(&self.ground).expect("it is there");
         over.parts.retain(|part| !matches!(part, VolumeShape::Disk(of) if *of == disk));
+    }
+
+    /// This leg, of which no disk was known, is no leg any more.
+    pub fn has_gone(&mut self, leg: usize) {
+        self.gone |= 1 << leg;
+    }
+
+    /// The mirror is asked for one more: which that will be, nobody knows, nor whether it came if the answer is lost.
+    pub fn may_come(&mut self) {
+        self.gone = 0;
     }
 
     /// A leg that is on record, and of which nobody knows a disk.
@@ -205,7 +219,12 @@ impl LegChanges {
                 Some(_) => {}
             }
         }
-        Ok(())
+        let is_back = |leg: &usize| report.legs[*leg].standing != LegStanding::Removed;
+        let mut gone = (0..report.legs.len()).filter(|leg| self.gone >> leg & 1 == 1);
+        match gone.find(is_back) {
+            Some(leg) => Err(format!("leg {leg} had gone, and is on record again")),
+            None => Ok(()),
+        }
     }
 }
 

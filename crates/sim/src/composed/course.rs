@@ -4,7 +4,7 @@ use thinwire_link::rng::Rng;
 use thinwire_modules::mirror::MIRROR_DATA_START;
 
 use super::at_rest::AtRest;
-use super::changes::LegChanges;
+use super::changes::{LegChanges, LegWish};
 use super::chaos::VolumeChaos;
 use super::scrubbing::Rot;
 use super::{Composed, PoolStore, VolumeShape, draw};
@@ -98,6 +98,12 @@ fn is_settled(composed: &Composed) -> bool {
     composed.volume.changes.as_ref().is_none_or(|changes| changes.wish().is_none())
 }
 
+/// A mirror is to grow, and a disk that once could not sync what it has grown by is not offered any larger before its server opens it anew.
+fn waits_for_room(composed: &Composed) -> bool {
+    let wish = composed.volume.changes.as_ref().and_then(|changes| changes.wish());
+    composed.volume.may_fail && matches!(wish, Some((_, LegWish::Grow(_))))
+}
+
 /// The first host has the volume, all legs of all mirrors have all data, and nobody waits.
 fn until_well(world: &mut World) -> Result<(), Violation> {
     let limit = world.now + HEALED_NS;
@@ -120,6 +126,11 @@ fn until_well(world: &mut World) -> Result<(), Violation> {
             // Legs that are made of several, or are its own disks, come back with the next opening.
             reopen_at = world.now + REOPENED_NS;
             composed(world).hosts[0].reopen();
+            if waits_for_room(composed(world)) {
+                for server in 0..world.servers.len() {
+                    world.shut_down_server(server, SECOND);
+                }
+            }
         }
         world.step(limit.min(retry_at).min(reopen_at).max(world.now + 1))?;
     }

@@ -76,6 +76,14 @@ pub(super) fn bare_cache(bytes: u64, rng: &mut Rng) -> (VolumeShape, Vec<u64>) {
     (VolumeShape::over("cache", &told, vec![below]), shaper.sizes)
 }
 
+/// Disks, and nothing but a mirror of them.
+fn only_mirror(bytes: u64, rng: &mut Rng) -> (VolumeShape, Vec<u64>) {
+    let mut shaper = Shaper { rng, sizes: Vec::new() };
+    let legs = pick(shaper.rng, &[2, 2, 3]);
+    let parts = (0..legs).map(|_| shaper.disk(MIRROR_DATA_START + bytes)).collect();
+    (VolumeShape::over("mirror", &[], parts), shaper.sizes)
+}
+
 /// Draws a volume: what it is made of, and how large each disk has to be for that.
 struct Shaper<'a> {
     rng: &'a mut Rng,
@@ -291,17 +299,21 @@ const CHANGED: f64 = 0.25;
 /// And of so many of these, if it is all of the volume, it grows.
 const GROWING: f64 = 0.5;
 
+/// In so many worlds besides, the volume is nothing but a mirror that grows, of disks elsewhere.
+const ONLY_GROWING: f64 = 0.08;
+
 /// The mirror whose legs are changed, if there is one, with disks that are to be legs of it.
 fn changed(
     (shape, disks): (&VolumeShape, &mut Vec<ComposedDisk>),
     world: &mut World,
+    growing: f64,
     rng: &mut Rng,
 ) -> Option<LegChanges> {
     let may_go = |disk: usize| disks[disk].export.is_some() && disks[disk].pool.is_none();
     let mut changes = LegChanges::of(shape, may_go)?;
     let sizes = changes.disks().map(|(disk, _)| disks[disk].medium.sizes().0);
     let mut bytes = sizes.max().expect("it has legs");
-    if shape.top().is_some_and(|top| top.is_mirror()) && rng.chance(GROWING) {
+    if shape.top().is_some_and(|top| top.is_mirror()) && rng.chance(growing) {
         bytes = changes.let_grow(bytes);
     }
     for _ in 0..pick(rng, &[1, 2, 2]) {
@@ -352,8 +364,14 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     let shape = kept(shape, 0.2, &mut Rng::new(seed ^ 0x6361_6368_6573_2121));
     let mut sizes = sizes;
     let shape = dressed(shape, &mut sizes, 0.2, &mut Rng::new(seed ^ 0x6472_6573_7365_6421));
+    let of_growth = &mut Rng::new(seed ^ 0x6772_6f77_696e_6721);
+    let only_grows = of_growth.chance(ONLY_GROWING);
+    let (shape, sizes) = match only_grows {
+        true => only_mirror(bytes, of_growth),
+        false => (shape, sizes),
+    };
     let of_cuts = &mut Rng::new(seed ^ 0x736e_6170_7368_6f74);
-    let is_cut = of_cuts.chance(0.12);
+    let is_cut = of_cuts.chance(0.12) && !only_grows;
     let (shape, sizes, pools) = match is_cut {
         true => {
             let (shape, pools) = cut_as_one(bytes, &mut world, servers, of_cuts);
@@ -376,7 +394,7 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
         let identity = [number as u8 + 1; 16];
         let medium = MediumHandle::on(Device::new(), rng.bits(), identity, config);
         let block_bytes = pick(rng, &[512, 512, 4096]);
-        let is_own = has_own && rng.chance(0.5);
+        let is_own = has_own && rng.chance(0.5) && !only_grows;
         let export = (!is_own).then(|| {
             let server = (first_server + number) % servers;
             let export = world.add_export(server, bytes, block_bytes, Store::File(medium.clone()));
@@ -395,9 +413,10 @@ pub(super) fn build(seed: u64, prints: bool) -> (World, ChaosPlan) {
     }
     // Drawn apart, too.
     let of_changes = &mut Rng::new(seed ^ 0x6368_616e_6765_7321);
-    let changes = match of_changes.chance(CHANGED) {
-        true => changed((&shape, &mut disks), &mut world, of_changes),
-        false => None,
+    let changes = match (of_changes.chance(CHANGED), only_grows) {
+        (_, true) => changed((&shape, &mut disks), &mut world, 1.0, of_changes),
+        (true, false) => changed((&shape, &mut disks), &mut world, GROWING, of_changes),
+        (false, false) => None,
     };
     let media: Vec<_> = disks.iter().map(|disk| (disk.medium.clone(), disk.block_bytes)).collect();
     let dice = rng.bits();

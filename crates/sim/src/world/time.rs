@@ -273,7 +273,12 @@ impl World {
         });
         let hosts = self.composed.iter().flat_map(|composed| &composed.hosts);
         let hosts = hosts.map(|host| host.describe());
-        let clients = clients.chain(jugglers).chain(of_dialects).chain(on_record).chain(hosts);
+        let changes = self.composed.iter().filter_map(|all| all.volume.changes.as_ref());
+        let wishes = changes
+            .filter_map(|changes| changes.wish())
+            .map(|(_, wish)| format!("wished: {wish:?}"));
+        let clients = clients.chain(jugglers).chain(of_dialects).chain(on_record);
+        let clients = clients.chain(hosts).chain(wishes);
         let clients = clients.collect::<Vec<_>>().join("; ");
         Violation(format!("{what}: not within {} ms; {clients}", within_ns / MS))
     }

@@ -198,7 +198,7 @@ fn is_found(canary: MirrorCanary, says: &[&str]) {
 /// Rule 3.
 #[test]
 fn an_addition_that_is_told_before_it_is_on_record_is_found() {
-    is_found(MirrorCanary::ToldBeforeRecord, &["nothing is on record"]);
+    is_found(MirrorCanary::AdditionToldEarly, &["nothing is on record"]);
 }
 
 /// Rule 6.

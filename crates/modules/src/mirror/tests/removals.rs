@@ -97,7 +97,7 @@ fn a_leg_goes_at_once_or_not_at_all() {
 /// Rule 3.
 #[test]
 fn a_removal_that_is_told_before_it_is_on_record_is_found() {
-    let why = explore(1, MirrorCanary::ToldBeforeRecord).unwrap_err();
+    let why = explore(1, MirrorCanary::RemovalToldEarly).unwrap_err();
     assert!(why.contains("again") || why.contains("alone"), "{why}");
 }
 

@@ -171,7 +171,7 @@ fn a_leg_that_goes_before_the_last_flush_of_the_new_one_is_found() {
 /// Rule 3.
 #[test]
 fn a_leg_that_is_said_to_be_gone_before_that_is_on_record_is_found() {
-    is_found(MirrorCanary::ToldBeforeRecord, "again");
+    is_found(MirrorCanary::RemovalToldEarly, "again");
 }
 
 /// The old leg is the only one that has all: it is what is copied from, until the end.

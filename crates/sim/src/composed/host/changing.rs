@@ -163,8 +163,9 @@ impl HostProcess {
             None | Some(Err(MirrorAskError::Closed)) => goes_on,
             // A run before this one has done it, and nobody was told.
             Some(Ok(_) | Err(MirrorAskError::NoLeg { .. })) => {
-                if let Some(disk) = disk {
-                    scene.changes.forget(scene.shape, disk);
+                match disk {
+                    Some(disk) => scene.changes.forget(scene.shape, disk),
+                    None => scene.changes.has_gone(leg),
                 }
                 scene.coverage.legs_removed += 1;
                 scene.changes.end_wish();
@@ -197,6 +198,7 @@ impl HostProcess {
         if self.task.offer.is_none() {
             let (uuid, leg) = (draw(&mut self.dice), scene.changes.leftover(&scene.report));
             let ask = MirrorAsk::Add { uuid, leg, only_look: false };
+            scene.changes.may_come();
             let (answer, goes_on) = self.ask(&scene.desk, ask);
             match answer {
                 None | Some(Err(MirrorAskError::Closed)) => return goes_on,

@@ -36,7 +36,9 @@ impl VolumeHost {
     /// Ends in order if it has the volume, nobody waits, and only legs are missing that do not come back by themselves.
     pub fn reopen(&mut self) {
         let Some(process) = &self.process else { return };
-        if self.is_serving() && self.user.is_done() && process.returning.are_all_used() {
+        // What else is wanted of it, it is to do as it is.
+        let lacks = !self.has_all_legs();
+        if lacks && self.is_serving() && self.user.is_done() && process.returning.are_all_used() {
             self.close();
         }
     }
