@@ -20,10 +20,6 @@ impl LeafGrant {
 
     /// This grant, behind the last one of which is known besides that it was not used.
     pub fn behind(self, unused: Option<LeafGrant>) -> Self {
-        // Others had under that what it is of: it goes on from nothing.
-        if unused.is_some_and(|unused| unused.since > unused.generation) {
-            return LeafGrant { since: self.generation.saturating_add(1), ..self };
-        }
         let is_next = |unused: &LeafGrant| {
             let next = unused.generation.checked_add(1);
             unused.generation < self.generation && next.is_some_and(|next| self.since <= next)

@@ -169,12 +169,6 @@ impl SharedVolume {
         })))
     }
 
-    /// Nobody has anything against which that claim is.
-    pub fn is_free(&self, claim: &ByteClaim) -> bool {
-        let core = &mut *self.0.borrow_mut();
-        core.users.iter_mut().all(|(_, user)| !user.claim.is_against(claim))
-    }
-
     /// A share of it, for whoever stands on these bytes.
     ///
     /// # Errors

@@ -28,6 +28,7 @@ pub(crate) mod ring;
 mod slots;
 mod spread;
 pub mod state_file;
+mod taken;
 mod threads;
 mod unused;
 mod uring;
@@ -45,6 +46,7 @@ pub use recorded::{HeldLeaf, StateRecord, recorded};
 pub use restricted::{RingRestrictions, ring_restrictions};
 pub use ring::HeldRing;
 pub use spread::SpreadDisk;
+pub use taken::TakenRanges;
 pub use unused::{UnusedGrant, UnusedGrants};
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use thinwire_buffer::{Pool, SegList};
 use thinwire_fuzz::{Choices, Reached, fuzz};
 use thinwire_volume::{KeptWriter, LeafGeneration, LeafGrant, WriterRecord};
 
+use super::taken::{self, Taken};
 use super::writer::{Kept, decode, encode};
 use super::{gateway, unused};
 
@@ -57,7 +58,7 @@ fn judge<T: PartialEq + std::fmt::Debug>(
 }
 
 fn play(choices: &mut Choices<'_>) {
-    match choices.below(5) {
+    match choices.below(6) {
         0 => {
             let record = record(choices);
             let mut bytes = encode(record, Kept::default()).to_vec();
@@ -80,8 +81,20 @@ fn play(choices: &mut Choices<'_>) {
             let is_changed = edit(&mut bytes, choices);
             judge("grant", unused::from_bytes(&bytes), grant, is_changed);
         }
-        // As it travels between a volume and who asks it: whatever is taken says the same again.
         3 => {
+            let taken = |choices: &mut Choices<'_>| Taken {
+                start: choices.number(),
+                end: choices.number(),
+                generation: choices.number(),
+                by: [choices.below(256) as u8; 16],
+            };
+            let all: Vec<_> = (0..choices.below(4)).map(|_| taken(choices)).collect();
+            let mut bytes = taken::to_bytes(&all);
+            let is_changed = edit(&mut bytes, choices);
+            judge("ranges", taken::from_bytes(&bytes), all, is_changed);
+        }
+        // As it travels between a volume and who asks it: whatever is taken says the same again.
+        4 => {
             let pool = Pool::new(0);
             let record = record(choices);
             let leaves = (choices.below(2) == 1).then(|| leaves(choices));
@@ -106,12 +119,14 @@ fn play(choices: &mut Choices<'_>) {
                 b"TWG2",
                 b"TWG3",
                 b"TWU2",
+                b"TWR1",
                 b"",
             ]);
             let bytes = [magic, &[0; 4], choices.rest()].concat();
             assert_eq!(decode(&bytes), None);
             assert_eq!(gateway::from_bytes(&bytes), None);
             assert_eq!(unused::from_bytes(&bytes), None);
+            assert_eq!(taken::from_bytes(&bytes), None);
             REACHED.count("nothing");
         }
     }
@@ -120,5 +135,5 @@ fn play(choices: &mut Choices<'_>) {
 #[test]
 fn fuzz_state() {
     fuzz!("state", 20_000, 200, play);
-    REACHED.expect(&["record", "gateway", "grant", "on its way", "noticed", "nothing"]);
+    REACHED.expect(&["record", "gateway", "grant", "ranges", "on its way", "noticed", "nothing"]);
 }

@@ -27,6 +27,8 @@ pub struct UnusedGrants(PathBuf);
 pub struct UnusedGrant {
     path: PathBuf,
     held: HeldGrant,
+    /// Grants of before this one are nobody's to go on from, whatever is written down.
+    first: u64,
 }
 
 impl UnusedGrants {
@@ -45,25 +47,15 @@ impl UnusedGrants {
         if let Err(error) = state_file::replace(&path, &to_bytes(grant)) {
             tracing::debug!("{}: {error}", path.display());
         }
-        UnusedGrant { path, held: HeldGrant { leaf: *identity, grant } }
+        UnusedGrant { path, held: HeldGrant { leaf: *identity, grant }, first: 0 }
     }
 
     /// The same of a leaf that was granted under this generation before whoever is called `name` came to hold something of it: others may have
     /// written there under that, so nothing is written down, and no generation that is remembered goes on to it.
     pub fn came_late(&self, identity: &[u8; 16], name: &str, generation: u64) -> UnusedGrant {
-        let grant = LeafGrant { since: generation.saturating_add(1), generation };
-        let path = self.path(identity, name);
-        UnusedGrant { path, held: HeldGrant { leaf: *identity, grant } }
-    }
-
-    /// Others come to have, under this generation, what whoever is called `name` held of a leaf: whatever that is granted next, no generation
-    /// that is remembered goes on to it. Blocks.
-    ///
-    /// # Errors
-    /// It cannot be written down: nobody may have that, then.
-    pub fn others_come(&self, identity: &[u8; 16], name: &str, generation: u64) -> io::Result<()> {
-        let grant = LeafGrant { since: generation.saturating_add(1), generation };
-        state_file::replace(&self.path(identity, name), &to_bytes(grant))
+        let (path, grant) = (self.path(identity, name), LeafGrant::alone(generation));
+        let held = HeldGrant { leaf: *identity, grant };
+        UnusedGrant { path, held, first: generation.saturating_add(1) }
     }
 
     fn path(&self, identity: &[u8; 16], name: &str) -> PathBuf {
@@ -74,14 +66,20 @@ impl UnusedGrants {
 }
 
 impl UnusedGrant {
+    /// The same, but others may have had under the grants before `first` what it is of.
+    pub fn not_before(self, first: u64) -> Self {
+        UnusedGrant { first: self.first.max(first), ..self }
+    }
+
     /// What it says.
     pub fn grant(&self) -> LeafGrant {
-        self.held.grant
+        let LeafGrant { since, generation } = self.held.grant;
+        LeafGrant { since: since.max(self.first), generation }
     }
 
     /// The same, and of which leaf.
     pub fn held(&self) -> HeldGrant {
-        self.held
+        HeldGrant { grant: self.grant(), ..self.held }
     }
 
     /// From now on it may be used. Blocks.

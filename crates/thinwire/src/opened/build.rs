@@ -9,6 +9,7 @@ use thinwire_modules::{Child, Dealt, Module};
 use thinwire_volume::{ByteClaim, Port, Volume};
 
 use super::commons::OpenCommon;
+use super::grants::Notes;
 use super::outline::Outline;
 use super::returning::Returning;
 use super::tree::{Leaf, Root};
@@ -30,6 +31,8 @@ pub(super) struct Build<'a> {
     pub leaves: &'a [Leaf],
     /// What others may stand on, too: pools, files and devices that are open, and what of such is not there.
     pub commons: (&'a [Rc<OpenCommon>], &'a [(VolumeSpec, Failure)]),
+    /// By what name it has something of those, and where that is written down, if it is.
+    pub holder: (&'a str, Option<&'a Notes>),
     /// So many of them have been taken.
     pub taken: usize,
     /// Of those at other targets, by number.
@@ -179,7 +182,7 @@ impl Build<'_> {
         }
         let open = open.iter().find(|open| open.is_of(of)).expect("it was opened first");
         let is_read = claim.is_read || self.opening.read_only;
-        open.share(ByteClaim { is_read, ..claim }).map(Root::Other)
+        open.share(ByteClaim { is_read, ..claim }, self.holder).map(Root::Other)
     }
 
     /// The same, of what is opened in another way.
@@ -187,8 +190,9 @@ impl Build<'_> {
         let Build { host, leaves, commons, taken, ports, returning, outline, cut, readers, .. } =
             self;
         let (commons, taken, cut, is_buffered) = (*commons, *taken, cut.clone(), self.is_buffered);
+        let holder = self.holder;
         #[rustfmt::skip]
-        let below = Build { host, opening, leaves, commons, taken, ports, returning, outline, cut, readers, is_buffered };
+        let below = Build { host, opening, leaves, commons, holder, taken, ports, returning, outline, cut, readers, is_buffered };
         below
     }
 
@@ -200,10 +204,11 @@ impl Build<'_> {
         let reading = Opening { read_only: true, pool: None, growth: None, adopt: None, ..*by };
         let (mut ports, mut outline) = (Vec::new(), Outline::default());
         let (cut, is_buffered, opening) = (None, self.is_buffered, &reading);
+        let holder = self.holder;
         let (ports, outline, readers) = (&mut ports, &mut outline, &mut Vec::new());
         let returning = &mut Returning::none(host);
         #[rustfmt::skip]
-        let mut build = Build { host, opening, leaves, commons, taken, ports, returning, outline, cut, readers, is_buffered };
+        let mut build = Build { host, opening, leaves, commons, holder, taken, ports, returning, outline, cut, readers, is_buffered };
         let Ok(below) = build.volume(&children[0]) else { return Ok(()) };
         let below = &mut [below.boxed()];
         let checked = check_key(host, key, &children[0], below, opening);

@@ -9,9 +9,9 @@ use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
 use thinwire_volume::{ByteClaim, SharedVolume, Volume};
 
 use super::bottom::Bottom;
-use super::grants::Notes;
+use super::grants::{Holding, Notes};
 use super::returning::Returned;
-use super::tree::{Root, Tree};
+use super::tree::{Leaf, Root, Tree};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::host::Host;
 use crate::open::{Ending, VolumeOptions};
@@ -43,10 +43,10 @@ struct Wanted {
 /// Who stands on one of them and remembers that: its name, and what was written down for it of the grants of the leaves.
 struct Holder {
     name: String,
-    /// What it has of a file or device.
-    claims: Vec<ByteClaim>,
-    /// It has come: what comes by this name from now on comes again.
+    /// It has had something of it: what comes by this name from now on comes again.
     has_come: bool,
+    /// It has come to what was open, and others may have had before what it comes to have.
+    is_late: bool,
     unused: Vec<Option<UnusedGrant>>,
 }
 
@@ -133,8 +133,10 @@ impl Commons {
         if let Some(open) = self.find(volume) {
             return match open.read_only && !options.read_only {
                 false => {
-                    if let Some(notes) = Notes::of(options, &disk_options, &[by.to_string()]) {
-                        open.note(by, &notes)?;
+                    let holding =
+                        Holding { name: by.to_string(), claims: by.claims_on(&open.spec) };
+                    if let Some(notes) = Notes::of(options, &disk_options, &[holding]) {
+                        open.note(by.to_string(), &notes);
                     }
                     Ok(open)
                 }
@@ -160,20 +162,20 @@ impl Commons {
             }));
         }
         let mut options = options.clone();
-        let (mut holders, mut claims) = (Vec::new(), Vec::new());
+        let mut holders: Vec<Holding> = Vec::new();
         for wanted in &*self.wanted.borrow() {
             if wanted.volume.is_common_with(volume) {
                 options.read_only &= wanted.read_only;
                 options.take_over |= wanted.take_over;
-                if !holders.contains(&wanted.by) {
-                    holders.push(wanted.by.clone());
-                    claims.push(wanted.claims.clone());
+                if !holders.iter().any(|of| of.name == wanted.by) {
+                    let (name, claims) = (wanted.by.clone(), wanted.claims.clone());
+                    holders.push(Holding { name, claims });
                 }
             }
         }
-        if !holders.contains(&by.to_string()) {
-            holders.push(by.to_string());
-            claims.push(by.claims_on(volume));
+        let name = by.to_string();
+        if !holders.iter().any(|of| of.name == name) {
+            holders.push(Holding { name, claims: by.claims_on(volume) });
         }
         let place = PoolPlace::default();
         options.pool = is_pool.then(|| place.clone());
@@ -187,11 +189,10 @@ impl Commons {
             }
             false => What::Disk(SharedVolume::new(volume)),
         };
-        let holders = holders.into_iter().zip(claims).enumerate().map(|(holder, held)| {
-            let (name, claims) = held;
+        let holders = holders.into_iter().enumerate().map(|(holder, Holding { name, .. })| {
             // Those without a record, and those that are only read, have no grant.
             let unused = unused.iter().map(|of_leaf| of_leaf.get(holder).cloned()).collect();
-            Holder { has_come: name == by.to_string(), name, claims, unused }
+            Holder { name, has_come: false, is_late: false, unused }
         });
         let open = Rc::new(OpenCommon {
             spec,
@@ -220,26 +221,42 @@ impl OpenCommon {
         }
     }
 
-    /// These bytes of a file or device.
+    /// These bytes of a file or device, for whoever is called so. If others have had any since it was opened, it is written down first, where that is wanted, that
+    /// this one has them now.
     ///
     /// # Errors
-    /// Somebody else has some of them.
+    /// Somebody else has some of them, or it cannot be written down.
     ///
     /// # Panics
     /// If it is a pool.
-    pub fn share(&self, claim: ByteClaim) -> Outcome<Box<dyn Volume>> {
+    pub fn share(
+        &self,
+        claim: ByteClaim,
+        (name, notes): (&str, Option<&Notes>),
+    ) -> Outcome<Box<dyn Volume>> {
         let What::Disk(disk) = &self.what else { unreachable!("{} is a pool", self.spec) };
-        match disk.share(claim) {
-            Ok(share) => Ok(Box::new(share)),
-            Err(other) => Err(Failure {
-                kind: FailureKind::Busy,
-                message: format!(
-                    "{claim} of {} cannot be had: {other} are in use here, or something is outstanding there; let go of that first (an export \
-                     goes by one reload, and another comes by the next)",
-                    self.spec
-                ),
-            }),
+        let share = disk.share(claim).map_err(|other| Failure {
+            kind: FailureKind::Busy,
+            message: format!(
+                "{claim} of {} cannot be had: {other} are in use here, or something is outstanding there; let go of that first (an export goes by \
+                 one reload, and another comes by the next)",
+                self.spec
+            ),
+        })?;
+        let mut holders = self.holders.borrow_mut();
+        let Some(holder) = holders.iter_mut().find(|holder| holder.name == name) else {
+            return Ok(Box::new(share));
+        };
+        if let (Some(notes), true, false) = (notes, holder.is_late, claim.is_read) {
+            for (identity, grant) in self.bottom().leaves.iter().filter_map(Leaf::granted) {
+                notes.take(&identity.identity, (name, claim), grant).map_err(|e| {
+                    let why = "that another volume comes to have them cannot be written down";
+                    Failure::failed(format!("{claim} of {}: {why}: {e}", self.spec))
+                })?;
+            }
         }
+        holder.has_come = true;
+        Ok(Box::new(share))
     }
 
     /// It is the pool of that volume, or that file or device.
@@ -271,18 +288,20 @@ impl OpenCommon {
 
     /// Somebody comes, who is to remember under which grants it is. Of one that was not known when it was opened nobody here knows who had them
     /// before the present ones; and what others have had of a disk since then may be what this one is to have.
-    fn note(&self, by: &VolumeSpec, notes: &Notes) -> Outcome {
-        let (name, over) = (by.to_string(), self.spec.over_commons());
+    fn note(&self, name: String, notes: &Notes) {
+        let over = self.spec.over_commons();
         let is_disk = matches!(self.what, What::Disk(_));
         let mut holders = self.holders.borrow_mut();
-        if let Some(known) = holders.iter_mut().find(|holder| holder.name == name)
-            && !(std::mem::replace(&mut known.has_come, true) && is_disk)
-        {
-            return Ok(());
-        }
-        let claims = by.claims_on(&self.spec);
-        self.note_for_others(&holders, (&name, &claims), notes)?;
         let bottom = self.bottom();
+        let mut granted = bottom.leaves.iter().filter_map(Leaf::granted);
+        if let Some(known) = holders.iter().find(|holder| holder.name == name) {
+            let mut is_taken =
+                || granted.any(|(identity, grant)| notes.is_taken(&identity.identity, grant));
+            // What has had nothing yet is as it was when that was opened, unless others came before.
+            if !is_disk || !known.has_come && !is_taken() {
+                return;
+            }
+        }
         let unused = bottom.leaves.iter().zip(over.leaves()).map(|(leaf, spec)| {
             let (identity, grant) = leaf.granted()?;
             let (identity, leaf) = (&identity.identity, spec.to_string());
@@ -293,39 +312,7 @@ impl OpenCommon {
         });
         let unused = unused.collect();
         holders.retain(|holder| holder.name != name);
-        holders.push(Holder { name, claims, has_come: true, unused });
-        Ok(())
-    }
-
-    /// Those who had some of these bytes of a disk, and have gone, are not to go on from what they remember when they are back: others are
-    /// about to have them.
-    fn note_for_others(
-        &self,
-        holders: &[Holder],
-        (name, claims): (&str, &[ByteClaim]),
-        notes: &Notes,
-    ) -> Outcome {
-        let What::Disk(disk) = &self.what else { return Ok(()) };
-        // Else nobody is about to have them.
-        if !claims.iter().all(|claim| disk.is_free(claim)) {
-            return Ok(());
-        }
-        let is_against = |of: &&Holder| {
-            let mut pairs = of.claims.iter().flat_map(|of| claims.iter().map(move |by| (of, by)));
-            of.name != name && pairs.any(|(of, by)| of.is_against(by))
-        };
-        let bottom = self.bottom();
-        for other in holders.iter().filter(is_against) {
-            for (leaf, spec) in bottom.leaves.iter().zip(self.spec.over_commons().leaves()) {
-                let Some((identity, grant)) = leaf.granted() else { continue };
-                let held = (&*spec.to_string(), &*other.name);
-                notes.others_come(&identity.identity, held, grant).map_err(|e| {
-                    let why = "that others come to have what it had cannot be written down";
-                    Failure::failed(format!("{} of {}: {why}: {e}", other.name, self.spec))
-                })?;
-            }
-        }
-        Ok(())
+        holders.push(Holder { name, has_come: false, is_late: is_disk, unused });
     }
 
     /// Its leaves, in order, and what was written down of their grants for that holder.

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use thinwire_runtime::disk::{DiskOptions, UnusedGrant, UnusedGrants};
-use thinwire_volume::LeafGrant;
+use thinwire_runtime::disk::{DiskOptions, TakenRanges, UnusedGrant, UnusedGrants};
+use thinwire_volume::{ByteClaim, LeafGrant};
 
 use super::tree::Leaf;
 use crate::open::VolumeOptions;
@@ -13,8 +13,17 @@ use crate::uri::VolumeSpec;
 #[derive(Clone)]
 pub(super) struct Notes {
     place: UnusedGrants,
+    taken: TakenRanges,
     /// Those who share it; none of what is somebody's alone.
-    holders: Vec<String>,
+    holders: Vec<Holding>,
+}
+
+/// Who stands on something that others stand on as well.
+#[derive(Clone, Debug)]
+pub(super) struct Holding {
+    pub name: String,
+    /// What it has of a file or device.
+    pub claims: Vec<ByteClaim>,
 }
 
 impl Notes {
@@ -22,10 +31,11 @@ impl Notes {
     pub fn of(
         options: &VolumeOptions,
         disk_options: &DiskOptions,
-        holders: &[String],
+        holders: &[Holding],
     ) -> Option<Self> {
         options.is_served.then(|| Notes {
             place: UnusedGrants::new(&disk_options.state_dir),
+            taken: TakenRanges::new(&disk_options.state_dir),
             holders: holders.to_owned(),
         })
     }
@@ -35,31 +45,43 @@ impl Notes {
         if self.holders.is_empty() {
             return vec![self.place.granted(identity, leaf, grant)];
         }
-        let of = |holder: &String| self.place.granted(identity, &name_for(leaf, holder), grant);
+        let of = |Holding { name, claims }: &Holding| {
+            let unused = self.place.granted(identity, &name_for(leaf, name), grant);
+            match &claims[..] {
+                [] => unused,
+                claims => unused.not_before(self.taken.first_behind(identity, name, claims, grant)),
+            }
+        };
         self.holders.iter().map(of).collect()
     }
 
     /// A leaf was granted before these holders came, and others may have written under that what they come to hold.
     pub fn came_late(&self, identity: &[u8; 16], leaf: &str, grant: LeafGrant) -> Vec<UnusedGrant> {
-        let of = |holder: &String| {
-            self.place.came_late(identity, &name_for(leaf, holder), grant.generation)
+        let of = |holder: &Holding| {
+            self.place.came_late(identity, &name_for(leaf, &holder.name), grant.generation)
         };
         self.holders.iter().map(of).collect()
     }
-}
 
-impl Notes {
-    /// Others come to have, under this grant, what that holder had of a leaf. Blocks.
+    /// Whether others have come to have something of a disk under this grant that one of these holders has. Blocks.
+    pub fn is_taken(&self, identity: &[u8; 16], grant: LeafGrant) -> bool {
+        let is_taken = |Holding { name, claims }: &Holding| {
+            self.taken.is_taken(identity, name, claims, grant.generation)
+        };
+        self.holders.iter().any(is_taken)
+    }
+
+    /// Whoever is called `name` comes to have these bytes of a disk under this grant. Blocks.
     ///
     /// # Errors
     /// It cannot be written down.
-    pub fn others_come(
+    pub fn take(
         &self,
         identity: &[u8; 16],
-        (leaf, holder): (&str, &str),
+        (name, claim): (&str, ByteClaim),
         grant: LeafGrant,
     ) -> io::Result<()> {
-        self.place.others_come(identity, &name_for(leaf, holder), grant.generation)
+        self.taken.add(identity, name, &[claim], grant.generation)
     }
 }
 

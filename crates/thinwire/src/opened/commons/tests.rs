@@ -166,7 +166,18 @@ fn who_comes_to_a_disk_in_use_goes_on_from_no_generation() {
 /// The range of one that goes becomes another's by a reload, who writes there; the next process has the first again, from its start on.
 #[test]
 fn who_is_back_behind_others_in_another_run_goes_on_from_no_generation() {
-    let image = Image::new("slices-back");
+    come_back("slices-back", "slice:[P]?offset=1M");
+}
+
+/// Also where it is called something else then.
+#[test]
+fn who_is_back_by_another_name_goes_on_from_no_generation() {
+    come_back("slices-renamed", "linear:[slice:[P]?offset=1M&size=1M,slice:[P]?offset=2M]");
+}
+
+fn come_back(name: &str, back: &str) {
+    let image = Image::new(name);
+    let back: VolumeSpec = back.replace('P', &image.path.display().to_string()).parse().unwrap();
     let [first, wide, narrow] =
         ["size=1M", "offset=1M", "offset=1M&size=1M"].map(|options| image.slice(options));
     let how = || DiskOptions { state_dir: image.dir.path().into(), ..DiskOptions::default() };
@@ -202,14 +213,14 @@ fn who_is_back_behind_others_in_another_run_goes_on_from_no_generation() {
     let (tree, of_first) = all.pop().unwrap();
     end(&host, tree);
     let host = Host::new().unwrap();
-    let mut all = started(&host, &[&first, &wide]);
+    let mut all = started(&host, &[&first, &back]);
     let ((wide_tree, now_wide), (first_tree, now_first)) = (all.pop().unwrap(), all.pop().unwrap());
     assert!(is_fenced(of_wide, now_wide) && !is_fenced(of_first, now_first));
     end(&host, wide_tree);
     end(&host, first_tree);
     // It was served since: it goes on from there, and the other one does not.
     let host = Host::new().unwrap();
-    let mut all = started(&host, &[&first, &wide]);
+    let mut all = started(&host, &[&first, &back]);
     let ((wide_tree, then_wide), (first_tree, _)) = (all.pop().unwrap(), all.pop().unwrap());
     assert!(!is_fenced(now_wide, then_wide));
     end(&host, wide_tree);
@@ -219,6 +230,25 @@ fn who_is_back_behind_others_in_another_run_goes_on_from_no_generation() {
     let (tree, now_narrow) = all.pop().unwrap();
     assert!(is_fenced(of_narrow, now_narrow));
     end(&host, tree);
+}
+
+/// One that was to be there from the start comes later than another, which has had its range and is gone. One that failed to come has had nothing.
+#[test]
+fn who_comes_for_the_first_time_behind_others_goes_on_from_no_generation() {
+    for (between, is_behind) in [("offset=1M&size=1M", true), ("offset=512K", false)] {
+        let image = Image::new(&format!("slices-first-{is_behind}"));
+        let [first, wide, other] =
+            ["size=1M", "offset=1M", between].map(|options| image.slice(options));
+        let how = || DiskOptions { state_dir: image.dir.path().into(), ..DiskOptions::default() };
+        let options = VolumeOptions { is_served: true, ..image.options() };
+        let open = |spec: &VolumeSpec| Tree::open(&image.host, spec, &options, how(), None);
+        [&first, &wide].iter().for_each(|spec| image.host.commons().want(spec, &options));
+        let _kept = open(&first).unwrap();
+        assert_eq!(open(&other).is_ok(), is_behind, "{between}");
+        let wide_tree = open(&wide).unwrap();
+        let LeafGrant { since, generation } = held_of(&wide_tree, &wide).grant;
+        assert_eq!(since > generation, is_behind, "{between}");
+    }
 }
 
 #[test]
