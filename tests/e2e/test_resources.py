@@ -19,18 +19,36 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@test(seconds=60, each={over: {"over": over} for over in ("packet", "udp", "xdp")})
+def wakeups(pid):
+    """How often its threads have begun to wait."""
+    counted = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/status", encoding="ascii") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        counted += int(fields["voluntary_ctxt_switches"])
+    return counted
+
+
+@test(seconds=90, each={over: {"over": over} for over in ("packet", "udp", "xdp")})
 def idle_cpu(lab, over):
-    """An idle attached pair uses less than 1 % of one core in all."""
+    """An idle attached pair uses less than 1 % of one core in all, and wakes ten times a second at most.
+
+    What the host of a virtual machine takes from it counts as used by whoever ran: a window in which that was much is
+    followed by another one, in which whoever is not idle is not, either. How often they wake nobody adds to.
+    """
     target = Target(lab, f"disk0={image(lab)}", over=over)
     disk = Attachment(lab, uri(lab, over=over))
     lab.run("initiator", "nbdinfo", "--size", disk.nbd)
     time.sleep(1)
     pids = (target.process.pid, disk.pid())
-    before = sum(map(cpu_seconds, pids))
-    time.sleep(10)
-    used = sum(map(cpu_seconds, pids)) - before
-    check(used < 0.10, f"an idle pair used {used:.2f} s of CPU in 10 s")
+    used = []
+    while not used or (used[-1] >= 0.10 and len(used) < 3):
+        before, woken = sum(map(cpu_seconds, pids)), sum(map(wakeups, pids))
+        time.sleep(10)
+        used.append(sum(map(cpu_seconds, pids)) - before)
+        woken = sum(map(wakeups, pids)) - woken
+        check(woken < 100, f"an idle pair woke {woken} times in 10 s, and used {used[-1]:.2f} s of CPU")
+    check(used[-1] < 0.10, f"an idle pair used {used} s of CPU in 10 s each")
     disk.detach()
 
 
