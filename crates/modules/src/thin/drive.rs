@@ -1,7 +1,7 @@
 //! What drives a pool: completions and events of its parts, and the steps that follow.
 
 use thinwire_buffer::Time;
-use thinwire_volume::{Completion, ErrorKind, Volume, VolumeEvent};
+use thinwire_volume::{Completion, ErrorKind, Op, Volume, VolumeEvent};
 
 use super::opening::Phase;
 use super::{Core, POOL_LABEL_TOKEN, PoolCanary, ROUNDS_MAX, tell_all};
@@ -139,7 +139,13 @@ impl Core {
                             self.stop(error.kind, why);
                         }
                     }
-                    Ok(()) if piece == ALONE => of.data = completion.data,
+                    Ok(()) if piece == ALONE => {
+                        of.data = completion.data;
+                        let is_read = of.io.op == Op::Read && of.error.is_none();
+                        if is_read && of.pending == 0 && of.losses == self.commits.losses {
+                            return self.finish(job);
+                        }
+                    }
                     Ok(()) if piece >= AROUND => {
                         of.around[(piece - AROUND) as usize] = completion.data;
                     }

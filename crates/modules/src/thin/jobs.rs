@@ -112,9 +112,13 @@ impl Job {
 
     /// Lets go of all data, and keeps the storage of its lists.
     fn empty(&mut self) {
-        self.io.data = SegList::new();
-        self.around = [SegList::new(), SegList::new()];
-        self.data = SegList::new();
+        let [before, behind] = &mut self.around;
+        for list in [&mut self.io.data, before, behind, &mut self.data] {
+            // Of a read all are, by now.
+            if !list.is_empty() {
+                *list = SegList::new();
+            }
+        }
         self.pieces.clear();
         self.targets.clear();
     }

@@ -54,15 +54,13 @@ impl Core {
     fn cut_runs(&mut self, offset: u64, len: u64) {
         self.runs.clear();
         let shift = self.head.block_shift;
-        let block_bytes = self.head.block_bytes();
         let (mut at, end) = (offset, offset + len);
         let mut found = self.found.iter().peekable();
         while at < end {
             let key = at >> shift;
             let upto = end.min((key + 1) << shift);
-            let data = found.next_if(|(of, _)| *of == key).map(|(_, mapping)| {
-                self.data_start + (mapping.block << shift) + (at & (block_bytes - 1))
-            });
+            let data =
+                found.next_if(|(of, _)| *of == key).map(|(_, mapping)| self.place_of(mapping, at));
             let len = upto - at;
             match self.runs.last_mut() {
                 Some(run) if run.data.map(|data| data + run.len) == data => run.len += len,
@@ -70,6 +68,13 @@ impl Core {
             }
             at = upto;
         }
+    }
+
+    /// Where a byte of a volume is on the data part, whose block that is.
+    #[inline]
+    fn place_of(&self, mapping: &Mapping, at: u64) -> u64 {
+        let within = at & (self.head.block_bytes() - 1);
+        self.data_start + (mapping.block << self.head.block_shift) + within
     }
 
     pub(super) fn row_of(&self, volume: u64) -> VolumeRow {
@@ -93,9 +98,19 @@ impl Core {
         let ((first, last), volume) = (job.blocks(self.head.block_shift), job.volume);
         let (offset, len, flags) = (job.io.offset, job.io.len, job.io.flags);
         let row = self.row_of(volume);
+        let losses = self.commits.losses;
+        // As most: there is nothing to cut.
+        if first == last
+            && let Some(mapping) = self.trees.lookup(row.blocks(), first)?
+        {
+            let job = self.jobs.get_mut(id);
+            (job.stage, job.losses) = (Stage::Move, losses);
+            let data = self.place_of(&mapping, offset);
+            self.send(id, ALONE, offset, Io { flags, ..Io::new(0, Op::Read, data, len) });
+            return Ok(());
+        }
         self.look(&row, first, last)?;
         self.cut_runs(offset, len);
-        let losses = self.commits.losses;
         let job = self.jobs.get_mut(id);
         (job.stage, job.losses) = (Stage::Move, losses);
         if let [Run { data: Some(data), offset, len }] = self.runs[..] {
