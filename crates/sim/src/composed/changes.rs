@@ -39,8 +39,10 @@ pub struct LegChanges {
     fixed: u8,
     /// The others: the disk, and which leg it is.
     legs: Vec<(usize, usize)>,
-    /// Legs of which was told that they have gone, as bits, since somebody asked for one more.
+    /// Legs of which was told that they have gone, as bits.
     gone: u8,
+    /// The mirror was asked for one more, and nobody knows yet which that is, or whether it came.
+    is_in_doubt: bool,
     /// Disks that are none.
     spares: Vec<usize>,
     wish: Option<LegWish>,
@@ -72,9 +74,10 @@ impl LegChanges {
             at += 1;
         });
         let (mirror, ground, fixed, legs) = found?;
-        let (gone, spares, wish, number, sizes, is_over) = (0, Vec::new(), None, 0, None, false);
+        let (gone, is_in_doubt, is_over) = (0, false, false);
+        let (spares, wish, number, sizes) = (Vec::new(), None, 0, None);
         #[rustfmt::skip]
-        let changes = LegChanges { mirror, ground, fixed, legs, gone, spares, wish, number, sizes, is_over };
+        let changes = LegChanges { mirror, ground, fixed, legs, gone, is_in_doubt, spares, wish, number, sizes, is_over };
         Some(changes)
     }
 
@@ -178,9 +181,15 @@ impl LegChanges {
         self.gone |= 1 << leg;
     }
 
-    /// The mirror is asked for one more: which that will be, nobody knows, nor whether it came if the answer is lost.
+    /// The mirror is asked for one more.
     pub fn may_come(&mut self) {
-        self.gone = 0;
+        self.is_in_doubt = true;
+    }
+
+    /// It has answered: that leg, or none.
+    pub fn has_come(&mut self, leg: Option<usize>) {
+        self.is_in_doubt = false;
+        self.gone &= leg.map_or(u8::MAX, |leg| !(1 << leg));
     }
 
     /// A leg that is on record, and of which nobody knows a disk.
@@ -221,7 +230,7 @@ impl LegChanges {
         }
         let is_back = |leg: &usize| report.legs[*leg].standing != LegStanding::Removed;
         let mut gone = (0..report.legs.len()).filter(|leg| self.gone >> leg & 1 == 1);
-        match gone.find(is_back) {
+        match gone.find(is_back).filter(|_| !self.is_in_doubt) {
             Some(leg) => Err(format!("leg {leg} had gone, and is on record again")),
             None => Ok(()),
         }

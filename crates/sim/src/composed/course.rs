@@ -128,7 +128,9 @@ fn until_well(world: &mut World) -> Result<(), Violation> {
             composed(world).hosts[0].reopen();
             if waits_for_room(composed(world)) {
                 for server in 0..world.servers.len() {
-                    world.shut_down_server(server, SECOND);
+                    if world.exports.iter().any(|of| of.server == server && of.may_fail) {
+                        world.shut_down_server(server, SECOND);
+                    }
                 }
             }
         }

@@ -156,8 +156,9 @@ pub struct Rot {
     sector: usize,
     was: Vec<u8>,
     rotten: Vec<u8>,
-    /// The leg has sums.
+    /// The leg has sums; and some leg has.
     has_sums: bool,
+    any_sums: bool,
 }
 
 /// The legs of mirrors that may rot: the disk, where the data of the mirror begins there, and whether it has sums.
@@ -233,7 +234,8 @@ impl Rot {
         let mut rotten = was.clone();
         rotten[at as usize % SECTOR_BYTES] ^= 1 << rng.below(8);
         medium.write_durably(sector, rotten.clone());
-        Rot { medium, sector, was, rotten, has_sums }
+        let any_sums = volume.shape.has(Integrity::NAME);
+        Rot { medium, sector, was, rotten, has_sums, any_sums }
     }
 
     /// A scrub has told what is to be told.
@@ -246,7 +248,8 @@ impl Rot {
         let is_told = match self.has_sums {
             // Whoever opened the volume may have read it, which repairs it, too; and a power failure before leaves blocks that are mended.
             true => matches!(said, (_, 0, 0)),
-            false => said == (0, 1, 0),
+            // Of another leg the same.
+            false => matches!(said, (repaired, 1, 0) if repaired == 0 || self.any_sums),
         };
         if !is_told || reports.iter().any(|report| report.has_failed) {
             let sums = if self.has_sums { "with" } else { "without" };

@@ -202,8 +202,14 @@ impl HostProcess {
             let (answer, goes_on) = self.ask(&scene.desk, ask);
             match answer {
                 None | Some(Err(MirrorAskError::Closed)) => return goes_on,
-                Some(Ok(done)) => self.task.offer = done.leg,
-                Some(Err(_)) => return self.give_up(scene),
+                Some(Ok(done)) => {
+                    scene.changes.has_come(done.leg.as_ref().map(|leg| leg.label.role.into()));
+                    self.task.offer = done.leg;
+                }
+                Some(Err(_)) => {
+                    scene.changes.has_come(None);
+                    return self.give_up(scene);
+                }
             }
         }
         let offer = self.task.offer.as_ref().expect("it was told");
