@@ -27,7 +27,7 @@ pub(super) enum Closing {
     Flushing,
     /// The record is being written.
     Clearing,
-    /// What the end needs has failed so; what it grows by is still being written.
+    /// What the end needs has failed so; something is still under way below.
     Failed(ErrorKind),
     /// Nothing is under way, nor will be; regions are left open if something went wrong.
     Done(Option<ErrorKind>),

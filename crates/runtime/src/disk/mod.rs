@@ -46,7 +46,7 @@ pub use recorded::{HeldLeaf, StateRecord, recorded};
 pub use restricted::{RingRestrictions, ring_restrictions};
 pub use ring::HeldRing;
 pub use spread::SpreadDisk;
-pub use taken::TakenRanges;
+pub use taken::{RangeHolder, TakenRanges};
 pub use unused::{UnusedGrant, UnusedGrants};
 
 #[cfg(test)]

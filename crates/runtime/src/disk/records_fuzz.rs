@@ -86,7 +86,8 @@ fn play(choices: &mut Choices<'_>) {
                 start: choices.number(),
                 end: choices.number(),
                 generation: choices.number(),
-                by: [choices.below(256) as u8; 16],
+                by: [choices.byte(); 16],
+                disk: [choices.byte(); 16],
             };
             let all: Vec<_> = (0..choices.below(4)).map(|_| taken(choices)).collect();
             let mut bytes = taken::to_bytes(&all);

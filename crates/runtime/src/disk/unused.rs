@@ -11,10 +11,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use thinwire_volume::{HeldGrant, LeafGrant};
+use thinwire_volume::{ByteClaim, HeldGrant, LeafGrant};
 
 use super::identity::Hash;
 use super::state_file;
+use super::taken::{RangeHolder, TakenRanges};
 
 const MAGIC: [u8; 8] = *b"TWU2\0\0\0\0";
 
@@ -29,6 +30,17 @@ pub struct UnusedGrant {
     held: HeldGrant,
     /// Grants of before this one are nobody's to go on from, whatever is written down.
     first: u64,
+    /// What is told once it is used.
+    settles: Option<Settles>,
+}
+
+/// Where to tell that whoever came late to some bytes of a disk is on record, and which these are.
+#[derive(Clone, Debug)]
+struct Settles {
+    ranges: TakenRanges,
+    disk: String,
+    by: String,
+    claims: Vec<ByteClaim>,
 }
 
 impl UnusedGrants {
@@ -47,7 +59,7 @@ impl UnusedGrants {
         if let Err(error) = state_file::replace(&path, &to_bytes(grant)) {
             tracing::debug!("{}: {error}", path.display());
         }
-        UnusedGrant { path, held: HeldGrant { leaf: *identity, grant }, first: 0 }
+        UnusedGrant { path, held: HeldGrant { leaf: *identity, grant }, first: 0, settles: None }
     }
 
     /// The same of a leaf that was granted under this generation before whoever is called `name` came to hold something of it: others may have
@@ -55,7 +67,7 @@ impl UnusedGrants {
     pub fn came_late(&self, identity: &[u8; 16], name: &str, generation: u64) -> UnusedGrant {
         let (path, grant) = (self.path(identity, name), LeafGrant::alone(generation));
         let held = HeldGrant { leaf: *identity, grant };
-        UnusedGrant { path, held, first: generation.saturating_add(1) }
+        UnusedGrant { path, held, first: generation.saturating_add(1), settles: None }
     }
 
     fn path(&self, identity: &[u8; 16], name: &str) -> PathBuf {
@@ -71,6 +83,14 @@ impl UnusedGrant {
         UnusedGrant { first: self.first.max(first), ..self }
     }
 
+    /// The same, and once it is used, `ranges` are told that `holder` is past what others had of its bytes.
+    pub fn settling(self, ranges: &TakenRanges, holder: &RangeHolder<'_>) -> Self {
+        let RangeHolder { disk, by, claims, .. } = *holder;
+        let (disk, by, claims) = (disk.to_owned(), by.to_owned(), claims.to_owned());
+        let settles = Some(Settles { ranges: ranges.clone(), disk, by, claims });
+        UnusedGrant { settles, ..self }
+    }
+
     /// What it says.
     pub fn grant(&self) -> LeafGrant {
         let LeafGrant { since, generation } = self.held.grant;
@@ -82,9 +102,16 @@ impl UnusedGrant {
         HeldGrant { grant: self.grant(), ..self.held }
     }
 
-    /// From now on it may be used. Blocks.
+    /// From now on it may be used: who is granted it has that on record. Blocks.
     pub fn forget(&self) -> io::Result<()> {
-        state_file::remove(&self.path)
+        state_file::remove(&self.path)?;
+        let Some(Settles { ranges, disk, by, claims }) = &self.settles else { return Ok(()) };
+        let holder = RangeHolder { identity: &self.held.leaf, disk, by, claims };
+        if let Err(error) = ranges.settle(&holder, self.held.grant.generation) {
+            // Its writer is fenced once more, then.
+            tracing::debug!("ranges taken: {error}");
+        }
+        Ok(())
     }
 
     /// It is about to be taken back, and the generation to be granted once more, perhaps to somebody else.
@@ -92,7 +119,7 @@ impl UnusedGrant {
     pub fn take_back(&self) -> io::Result<()> {
         match self.held.grant.taken_back() {
             Some(before) => state_file::replace(&self.path, &to_bytes(before)),
-            None => self.forget(),
+            None => state_file::remove(&self.path),
         }
     }
 }

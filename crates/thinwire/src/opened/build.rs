@@ -9,7 +9,7 @@ use thinwire_modules::{Child, Dealt, Module};
 use thinwire_volume::{ByteClaim, Port, Volume};
 
 use super::commons::OpenCommon;
-use super::grants::Notes;
+use super::grants::{HolderName, Notes};
 use super::outline::Outline;
 use super::returning::Returning;
 use super::tree::{Leaf, Root};
@@ -32,7 +32,7 @@ pub(super) struct Build<'a> {
     /// What others may stand on, too: pools, files and devices that are open, and what of such is not there.
     pub commons: (&'a [Rc<OpenCommon>], &'a [(VolumeSpec, Failure)]),
     /// By what name it has something of those, and where that is written down, if it is.
-    pub holder: (&'a str, Option<&'a Notes>),
+    pub holder: (&'a HolderName, Option<&'a Notes>),
     /// So many of them have been taken.
     pub taken: usize,
     /// Of those at other targets, by number.

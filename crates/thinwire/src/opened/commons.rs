@@ -6,12 +6,12 @@ use std::rc::{Rc, Weak};
 
 use thinwire_modules::thin::ThinPool;
 use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
-use thinwire_volume::{ByteClaim, SharedVolume, Volume};
+use thinwire_volume::{ByteClaim, Identity, LeafGrant, SharedVolume, Volume};
 
 use super::bottom::Bottom;
-use super::grants::{Holding, Notes};
+use super::grants::{HolderName, Holding, Notes};
 use super::returning::Returned;
-use super::tree::{Leaf, Root, Tree};
+use super::tree::{Root, Tree};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::host::Host;
 use crate::open::{Ending, VolumeOptions};
@@ -32,17 +32,15 @@ pub struct Commons {
 struct Wanted {
     /// The volume, or the file or device.
     volume: VolumeSpec,
-    /// What that is part of.
-    by: String,
-    /// What that has of it, if it is a file or device.
-    claims: Vec<ByteClaim>,
+    /// What that is part of, and what that has of it, if it is a file or device.
+    holding: Holding,
     read_only: bool,
     take_over: bool,
 }
 
 /// Who stands on one of them and remembers that: its name, and what was written down for it of the grants of the leaves.
 struct Holder {
-    name: String,
+    by: HolderName,
     /// It has had something of it: what comes by this name from now on comes again.
     has_come: bool,
     /// It has come to what was open, and others may have had before what it comes to have.
@@ -133,10 +131,10 @@ impl Commons {
         if let Some(open) = self.find(volume) {
             return match open.read_only && !options.read_only {
                 false => {
-                    let holding =
-                        Holding { name: by.to_string(), claims: by.claims_on(&open.spec) };
+                    let (by, claims) = (HolderName::of(by), by.claims_on(&open.spec));
+                    let holding = Holding { by: by.clone(), claims };
                     if let Some(notes) = Notes::of(options, &disk_options, &[holding]) {
-                        open.note(by.to_string(), &notes);
+                        open.note(by, &notes);
                     }
                     Ok(open)
                 }
@@ -167,15 +165,14 @@ impl Commons {
             if wanted.volume.is_common_with(volume) {
                 options.read_only &= wanted.read_only;
                 options.take_over |= wanted.take_over;
-                if !holders.iter().any(|of| of.name == wanted.by) {
-                    let (name, claims) = (wanted.by.clone(), wanted.claims.clone());
-                    holders.push(Holding { name, claims });
+                if !holders.iter().any(|of| of.by == wanted.holding.by) {
+                    holders.push(wanted.holding.clone());
                 }
             }
         }
-        let name = by.to_string();
-        if !holders.iter().any(|of| of.name == name) {
-            holders.push(Holding { name, claims: by.claims_on(volume) });
+        let own = HolderName::of(by);
+        if !holders.iter().any(|of| of.by == own) {
+            holders.push(Holding { by: own, claims: by.claims_on(volume) });
         }
         let place = PoolPlace::default();
         options.pool = is_pool.then(|| place.clone());
@@ -189,10 +186,10 @@ impl Commons {
             }
             false => What::Disk(SharedVolume::new(volume)),
         };
-        let holders = holders.into_iter().enumerate().map(|(holder, Holding { name, .. })| {
+        let holders = holders.into_iter().enumerate().map(|(holder, Holding { by, .. })| {
             // Those without a record, and those that are only read, have no grant.
             let unused = unused.iter().map(|of_leaf| of_leaf.get(holder).cloned()).collect();
-            Holder { name, has_come: false, is_late: false, unused }
+            Holder { by, has_come: false, is_late: false, unused }
         });
         let open = Rc::new(OpenCommon {
             spec,
@@ -232,7 +229,7 @@ impl OpenCommon {
     pub fn share(
         &self,
         claim: ByteClaim,
-        (name, notes): (&str, Option<&Notes>),
+        (by, notes): (&HolderName, Option<&Notes>),
     ) -> Outcome<Box<dyn Volume>> {
         let What::Disk(disk) = &self.what else { unreachable!("{} is a pool", self.spec) };
         let share = disk.share(claim).map_err(|other| Failure {
@@ -244,12 +241,12 @@ impl OpenCommon {
             ),
         })?;
         let mut holders = self.holders.borrow_mut();
-        let Some(holder) = holders.iter_mut().find(|holder| holder.name == name) else {
+        let Some(holder) = holders.iter_mut().find(|holder| holder.by == *by) else {
             return Ok(Box::new(share));
         };
         if let (Some(notes), true, false) = (notes, holder.is_late, claim.is_read) {
-            for (identity, grant) in self.bottom().leaves.iter().filter_map(Leaf::granted) {
-                notes.take(&identity.identity, (name, claim), grant).map_err(|e| {
+            for (leaf, (identity, grant)) in self.granted() {
+                notes.take(&identity.identity, &leaf, (by, claim), grant).map_err(|e| {
                     let why = "that another volume comes to have them cannot be written down";
                     Failure::failed(format!("{claim} of {}: {why}: {e}", self.spec))
                 })?;
@@ -288,20 +285,23 @@ impl OpenCommon {
 
     /// Somebody comes, who is to remember under which grants it is. Of one that was not known when it was opened nobody here knows who had them
     /// before the present ones; and what others have had of a disk since then may be what this one is to have.
-    fn note(&self, name: String, notes: &Notes) {
+    fn note(&self, by: HolderName, notes: &Notes) {
         let over = self.spec.over_commons();
         let is_disk = matches!(self.what, What::Disk(_));
         let mut holders = self.holders.borrow_mut();
-        let bottom = self.bottom();
-        let mut granted = bottom.leaves.iter().filter_map(Leaf::granted);
-        if let Some(known) = holders.iter().find(|holder| holder.name == name) {
-            let mut is_taken =
-                || granted.any(|(identity, grant)| notes.is_taken(&identity.identity, grant));
+        if let Some(known) = holders.iter().find(|holder| holder.by == by) {
+            let is_taken = || {
+                let mut granted = self.granted().into_iter();
+                granted.any(|(leaf, (identity, grant))| {
+                    notes.is_taken(&identity.identity, &leaf, grant)
+                })
+            };
             // What has had nothing yet is as it was when that was opened, unless others came before.
             if !is_disk || !known.has_come && !is_taken() {
                 return;
             }
         }
+        let bottom = self.bottom();
         let unused = bottom.leaves.iter().zip(over.leaves()).map(|(leaf, spec)| {
             let (identity, grant) = leaf.granted()?;
             let (identity, leaf) = (&identity.identity, spec.to_string());
@@ -311,15 +311,23 @@ impl OpenCommon {
             }
         });
         let unused = unused.collect();
-        holders.retain(|holder| holder.name != name);
-        holders.push(Holder { name, has_come: false, is_late: is_disk, unused });
+        // Another one by its name has gone, or is not meant.
+        holders.retain(|holder| holder.by.name != by.name);
+        holders.push(Holder { by, has_come: false, is_late: is_disk, unused });
+    }
+
+    /// What was granted of its leaves, and how these are called.
+    fn granted(&self) -> Vec<(String, (Identity, LeafGrant))> {
+        let (bottom, over) = (self.bottom(), self.spec.over_commons());
+        let leaves = bottom.leaves.iter().zip(over.leaves());
+        leaves.filter_map(|(leaf, spec)| Some((spec.to_string(), leaf.granted()?))).collect()
     }
 
     /// Its leaves, in order, and what was written down of their grants for that holder.
     pub fn held_leaves(&self, by: &VolumeSpec) -> Vec<HeldLeaf> {
         let by = by.to_string();
         let holders = self.holders.borrow();
-        let holder = holders.iter().find(|holder| holder.name == by);
+        let holder = holders.iter().find(|holder| holder.by.name == by);
         let held = |leaf: usize, spec: &VolumeSpec| HeldLeaf {
             name: spec.to_string(),
             unused: holder.and_then(|holder| holder.unused.get(leaf).cloned()?),
@@ -355,12 +363,12 @@ impl OpenCommon {
 fn want_below(spec: &VolumeSpec, (read_only, take_over): (bool, bool), wanted: &mut Vec<Wanted>) {
     for CommonUse { volume, is_read, .. } in spec.common_uses() {
         let read_only = read_only || is_read;
-        let (volume, by) = (volume.clone(), spec.to_string());
-        let claims = spec.claims_on(&volume);
+        let volume = volume.clone();
+        let holding = Holding { by: HolderName::of(spec), claims: spec.claims_on(&volume) };
         if let Some((pool, _)) = volume.pool() {
             want_below(&pool, (read_only, take_over), wanted);
         }
-        wanted.push(Wanted { volume, by, claims, read_only, take_over });
+        wanted.push(Wanted { volume, holding, read_only, take_over });
     }
 }
 

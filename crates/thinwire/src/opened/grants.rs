@@ -2,7 +2,7 @@
 
 use std::io;
 
-use thinwire_runtime::disk::{DiskOptions, TakenRanges, UnusedGrant, UnusedGrants};
+use thinwire_runtime::disk::{DiskOptions, RangeHolder, TakenRanges, UnusedGrant, UnusedGrants};
 use thinwire_volume::{ByteClaim, LeafGrant};
 
 use super::tree::Leaf;
@@ -19,11 +19,32 @@ pub(super) struct Notes {
 }
 
 /// Who stands on something that others stand on as well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HolderName {
+    /// As people call it.
+    pub name: String,
+    /// What it is: two of one structure are one volume, with one record of its writer.
+    pub structure: String,
+}
+
+impl HolderName {
+    pub fn of(volume: &VolumeSpec) -> Self {
+        HolderName { name: volume.to_string(), structure: volume.structure() }
+    }
+}
+
+/// The same, and what it has.
 #[derive(Clone, Debug)]
 pub(super) struct Holding {
-    pub name: String,
-    /// What it has of a file or device.
+    pub by: HolderName,
+    /// Of a file or device.
     pub claims: Vec<ByteClaim>,
+}
+
+impl Holding {
+    fn range<'a>(&'a self, identity: &'a [u8; 16], disk: &'a str) -> RangeHolder<'a> {
+        RangeHolder { identity, disk, by: &self.by.structure, claims: &self.claims }
+    }
 }
 
 impl Notes {
@@ -45,11 +66,14 @@ impl Notes {
         if self.holders.is_empty() {
             return vec![self.place.granted(identity, leaf, grant)];
         }
-        let of = |Holding { name, claims }: &Holding| {
-            let unused = self.place.granted(identity, &name_for(leaf, name), grant);
-            match &claims[..] {
+        let of = |holding: &Holding| {
+            let unused = self.place.granted(identity, &name_for(leaf, &holding.by.name), grant);
+            match &holding.claims[..] {
                 [] => unused,
-                claims => unused.not_before(self.taken.first_behind(identity, name, claims, grant)),
+                _ => {
+                    let range = holding.range(identity, leaf);
+                    unused.not_before(self.taken.first_behind(&range, grant))
+                }
             }
         };
         self.holders.iter().map(of).collect()
@@ -57,31 +81,35 @@ impl Notes {
 
     /// A leaf was granted before these holders came, and others may have written under that what they come to hold.
     pub fn came_late(&self, identity: &[u8; 16], leaf: &str, grant: LeafGrant) -> Vec<UnusedGrant> {
-        let of = |holder: &Holding| {
-            self.place.came_late(identity, &name_for(leaf, &holder.name), grant.generation)
+        let of = |holding: &Holding| {
+            let name = name_for(leaf, &holding.by.name);
+            let unused = self.place.came_late(identity, &name, grant.generation);
+            unused.settling(&self.taken, &holding.range(identity, leaf))
         };
         self.holders.iter().map(of).collect()
     }
 
     /// Whether others have come to have something of a disk under this grant that one of these holders has. Blocks.
-    pub fn is_taken(&self, identity: &[u8; 16], grant: LeafGrant) -> bool {
-        let is_taken = |Holding { name, claims }: &Holding| {
-            self.taken.is_taken(identity, name, claims, grant.generation)
+    pub fn is_taken(&self, identity: &[u8; 16], leaf: &str, grant: LeafGrant) -> bool {
+        let is_taken = |holding: &Holding| {
+            self.taken.is_taken(&holding.range(identity, leaf), grant.generation)
         };
         self.holders.iter().any(is_taken)
     }
 
-    /// Whoever is called `name` comes to have these bytes of a disk under this grant. Blocks.
+    /// Somebody comes to have these bytes of a disk under this grant. Blocks.
     ///
     /// # Errors
     /// It cannot be written down.
     pub fn take(
         &self,
         identity: &[u8; 16],
-        (name, claim): (&str, ByteClaim),
+        leaf: &str,
+        (by, claim): (&HolderName, ByteClaim),
         grant: LeafGrant,
     ) -> io::Result<()> {
-        self.taken.add(identity, name, &[claim], grant.generation)
+        let holding = Holding { by: by.clone(), claims: vec![claim] };
+        self.taken.add(&holding.range(identity, leaf), grant.generation)
     }
 }
 

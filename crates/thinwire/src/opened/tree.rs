@@ -15,7 +15,7 @@ use super::bottom::{Bottom, end_together};
 use super::build::Build;
 use super::ends::{end_remotes, remotes};
 use super::failures::Failures;
-use super::grants::{Grants, Holding, Notes};
+use super::grants::{Grants, HolderName, Holding, Notes};
 use super::outline::{Outline, OutlineNode};
 use super::returning::Returning;
 use crate::aoe::AoeLeaf;
@@ -158,7 +158,7 @@ impl Tree {
             checked.map_err(|why| Failure::usage(format!("cannot open {spec}: {why}")))?;
         }
         let notes = Notes::of(options, &disk_options, holders);
-        let (name, own_notes) = (spec.to_string(), notes.clone());
+        let (name, own_notes) = (HolderName::of(spec), notes.clone());
         let mut grants = Grants::new(notes.clone());
         let returning = Returning::new(host, options, &disk_options, notes);
         let (leaves, commons, lacking) = (Vec::new(), Vec::new(), Vec::new());
@@ -191,7 +191,7 @@ impl Tree {
                 let (opening, leaves, ports) = (&opening, &leaves[..], &mut ports);
                 let (commons, outline) = ((&commons[..], &lacking[..]), &mut outline);
                 let (cut, taken, is_buffered) = (None, 0, false);
-                let holder = (&*name, own_notes.as_ref());
+                let holder = (&name, own_notes.as_ref());
                 #[rustfmt::skip]
                 let mut build = Build { host, opening, leaves, commons, holder, taken, ports, returning, outline, cut, readers, is_buffered };
                 build.volume(&own)

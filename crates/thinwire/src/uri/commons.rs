@@ -48,10 +48,12 @@ impl VolumeSpec {
         other.all_commons().into_iter().any(|of| self.has_common(of))
     }
 
-    /// The same of a file or device: whose pool is opened for several is opened as its first volume says.
+    /// The same of a file or device, but for those that pools in it stand on: what is opened for a pool is opened as its first volume says.
     pub fn shares_disk_with(&self, other: &VolumeSpec) -> bool {
-        let disks = |of: &&VolumeSpec| of.inner().is_none();
-        other.all_commons().into_iter().filter(disks).any(|of| self.has_common(of))
+        let disks = |of: &CommonUse<'_>| of.volume.inner().is_none();
+        let own: Vec<_> = self.common_uses().into_iter().filter(disks).collect();
+        let is_own = |of: &VolumeSpec| own.iter().any(|own| own.volume.is_same_disk(of));
+        other.common_uses().into_iter().filter(disks).any(|of| is_own(of.volume))
     }
 
     /// It stands on this, which is a volume of a pool, or a file or device, as on something that is opened once.
@@ -130,6 +132,20 @@ impl VolumeSpec {
                 children.iter().for_each(|child| child.gather_claims(disk, found));
             }
             _ => {}
+        }
+    }
+
+    /// What it is made of, whatever a file calls that: what has another one is another volume.
+    pub fn structure(&self) -> String {
+        let mut bare = self.clone();
+        bare.forget_names();
+        bare.to_string()
+    }
+
+    fn forget_names(&mut self) {
+        if let VolumeSpec::Over { node, children, .. } = self {
+            *node = None;
+            children.iter_mut().for_each(VolumeSpec::forget_names);
         }
     }
 

@@ -163,6 +163,74 @@ fn who_comes_to_a_disk_in_use_goes_on_from_no_generation() {
     end(&host, trees.pop().unwrap());
 }
 
+/// What is served of an image, by one process after the other.
+struct Runs {
+    image: Image,
+    options: VolumeOptions,
+}
+
+/// One of those processes, and what it serves: as exports that have on record how they hold the image.
+struct Run<'a> {
+    runs: &'a Runs,
+    host: Host,
+    served: Vec<(VolumeSpec, Tree)>,
+}
+
+impl Runs {
+    fn new(name: &str) -> Self {
+        let image = Image::new(name);
+        let options = VolumeOptions { is_served: true, ..image.options() };
+        Runs { image, options }
+    }
+
+    fn start(&self, all: &[&VolumeSpec]) -> (Run<'_>, Vec<HeldGrant>) {
+        let host = Host::new().unwrap();
+        all.iter().for_each(|spec| host.commons().want(spec, &self.options));
+        let mut run = Run { runs: self, host, served: Vec::new() };
+        let held = all.iter().map(|spec| run.come(spec)).collect();
+        (run, held)
+    }
+}
+
+impl Run<'_> {
+    fn open(&self, spec: &VolumeSpec) -> Outcome<Tree> {
+        let state_dir = self.runs.image.dir.path().into();
+        let how = DiskOptions { state_dir, ..DiskOptions::default() };
+        Tree::open(&self.host, spec, &self.runs.options, how, None)
+    }
+
+    /// One more is served, and remembers how it holds the image.
+    fn come(&mut self, spec: &VolumeSpec) -> HeldGrant {
+        let tree = self.open(spec).unwrap();
+        let held = held_of(&tree, spec);
+        tree.held_leaves(spec)[0].unused.as_ref().unwrap().forget().unwrap();
+        self.served.push((spec.clone(), tree));
+        held
+    }
+
+    /// It is written, and goes.
+    fn go(&mut self, spec: &VolumeSpec) {
+        let at = self.served.iter().position(|(of, _)| of == spec).unwrap();
+        let (_, tree) = self.served.remove(at);
+        let mut open = over(&self.host, tree, &self.runs.options, Duration::from_secs(5));
+        assert!(write(&mut *open, 0, 1));
+        open.close(Ending::Orderly).unwrap();
+    }
+
+    fn end(mut self) {
+        while let Some((spec, _)) = self.served.last() {
+            let spec = spec.clone();
+            self.go(&spec);
+        }
+    }
+}
+
+/// Whoever remembers that is fenced by who has this now.
+fn is_fenced(remembered: HeldGrant, now: HeldGrant) -> bool {
+    let HeldGrant { leaf, grant: LeafGrant { generation, .. } } = remembered;
+    !granted_to_others(&[LeafGeneration { leaf, generation }], &[now]).is_empty()
+}
+
 /// The range of one that goes becomes another's by a reload, who writes there; the next process has the first again, from its start on.
 #[test]
 fn who_is_back_behind_others_in_another_run_goes_on_from_no_generation() {
@@ -176,77 +244,94 @@ fn who_is_back_by_another_name_goes_on_from_no_generation() {
 }
 
 fn come_back(name: &str, back: &str) {
-    let image = Image::new(name);
-    let back: VolumeSpec = back.replace('P', &image.path.display().to_string()).parse().unwrap();
+    let runs = Runs::new(name);
+    let back = back.replace('P', &runs.image.path.display().to_string()).parse().unwrap();
     let [first, wide, narrow] =
-        ["size=1M", "offset=1M", "offset=1M&size=1M"].map(|options| image.slice(options));
-    let how = || DiskOptions { state_dir: image.dir.path().into(), ..DiskOptions::default() };
-    let options = VolumeOptions { is_served: true, ..image.options() };
-    let open = |host: &Host, spec: &VolumeSpec| Tree::open(host, spec, &options, how(), None);
-    // Who is served remembers that, and lets what was written down go.
-    let serve = |tree: Tree, spec: &VolumeSpec| {
-        let held = held_of(&tree, spec);
-        tree.held_leaves(spec)[0].unused.as_ref().unwrap().forget().unwrap();
-        (tree, held)
-    };
-    let started = |host: &Host, all: &[&VolumeSpec]| {
-        all.iter().for_each(|spec| host.commons().want(spec, &options));
-        all.iter().map(|spec| serve(open(host, spec).unwrap(), spec)).collect::<Vec<_>>()
-    };
-    let end = |host: &Host, tree: Tree| {
-        let mut open = over(host, tree, &options, Duration::from_secs(5));
-        assert!(write(&mut *open, 0, 1));
-        open.close(Ending::Orderly).unwrap();
-    };
-    let is_fenced = |remembered: HeldGrant, now: HeldGrant| {
-        let HeldGrant { leaf, grant: LeafGrant { generation, .. } } = remembered;
-        !granted_to_others(&[LeafGeneration { leaf, generation }], &[now]).is_empty()
-    };
-    let host = Host::new().unwrap();
-    let mut all = started(&host, &[&first, &wide]);
+        ["size=1M", "offset=1M", "offset=1M&size=1M"].map(|options| runs.image.slice(options));
+    let (mut run, held) = runs.start(&[&first, &wide]);
+    let [of_first, of_wide] = held[..] else { panic!("{held:?}") };
     // Beside it nobody comes, and nothing changes for it.
-    assert!(open(&host, &narrow).is_err());
-    let (tree, of_wide) = all.pop().unwrap();
-    end(&host, tree);
-    let (tree, of_narrow) = serve(open(&host, &narrow).unwrap(), &narrow);
-    end(&host, tree);
-    let (tree, of_first) = all.pop().unwrap();
-    end(&host, tree);
-    let host = Host::new().unwrap();
-    let mut all = started(&host, &[&first, &back]);
-    let ((wide_tree, now_wide), (first_tree, now_first)) = (all.pop().unwrap(), all.pop().unwrap());
-    assert!(is_fenced(of_wide, now_wide) && !is_fenced(of_first, now_first));
-    end(&host, wide_tree);
-    end(&host, first_tree);
-    // It was served since: it goes on from there, and the other one does not.
-    let host = Host::new().unwrap();
-    let mut all = started(&host, &[&first, &back]);
-    let ((wide_tree, then_wide), (first_tree, _)) = (all.pop().unwrap(), all.pop().unwrap());
-    assert!(!is_fenced(now_wide, then_wide));
-    end(&host, wide_tree);
-    end(&host, first_tree);
-    let host = Host::new().unwrap();
-    let mut all = started(&host, &[&narrow]);
-    let (tree, now_narrow) = all.pop().unwrap();
-    assert!(is_fenced(of_narrow, now_narrow));
-    end(&host, tree);
+    assert!(run.open(&narrow).is_err());
+    run.go(&wide);
+    run.come(&narrow);
+    run.end();
+    let (run, now) = runs.start(&[&first, &back]);
+    assert!(is_fenced(of_wide, now[1]) && !is_fenced(of_first, now[0]));
+    run.end();
+    // It was served since: it goes on from there.
+    let (run, then) = runs.start(&[&first, &back]);
+    assert!(!is_fenced(now[1], then[1]));
+    run.end();
+}
+
+/// Who came last is fenced as it comes, and then no more; whoever had it before that is.
+#[test]
+fn who_came_last_goes_on_in_the_next_run() {
+    for (comes_again, is_last) in [(false, true), (true, true), (false, false), (true, false)] {
+        let runs = Runs::new(&format!("slices-last-{comes_again}-{is_last}"));
+        let [first, wide, narrow] =
+            ["size=1M", "offset=1M", "offset=1M&size=1M"].map(|options| runs.image.slice(options));
+        let (mut run, held) = runs.start(&[&first, &wide]);
+        run.go(&wide);
+        let of_narrow = run.come(&narrow);
+        assert!(is_fenced(of_narrow, of_narrow));
+        if comes_again {
+            run.go(&narrow);
+            let again = run.come(&wide);
+            assert!(is_fenced(held[1], again));
+        }
+        run.end();
+        let (next, remembered) = match comes_again == is_last {
+            true => (&wide, held[1]),
+            false => (&narrow, of_narrow),
+        };
+        let (run, now) = runs.start(&[&first, next]);
+        assert_eq!(is_fenced(remembered, now[1]), !is_last, "{comes_again} {is_last}");
+        run.end();
+    }
+}
+
+/// A file describes something else by the same name, which another reload adds; the next process finds the first description there.
+#[test]
+fn who_is_another_by_the_same_name_is_not_past_what_that_has_had() {
+    let runs = Runs::new("slices-described");
+    let first = runs.image.slice("size=1M");
+    let file = runs.image.dir.path().join("vm.toml");
+    let described = |options: &str| -> VolumeSpec {
+        let child = format!("slice:[{}]?{options}", runs.image.path.display());
+        let text =
+            format!("[[volume]]\nname = \"vm\"\nkind = \"linear\"\nchildren = [\"{child}\"]\n");
+        std::fs::write(&file, text).unwrap();
+        crate::config_file::forget();
+        format!("{}#vm", file.display()).parse().unwrap()
+    };
+    let narrow = described("offset=1M&size=1M");
+    let (mut run, held) = runs.start(&[&first, &narrow]);
+    run.go(&narrow);
+    let wide = described("offset=1M");
+    assert_eq!(wide.to_string(), narrow.to_string());
+    assert_ne!(wide.structure(), narrow.structure());
+    run.come(&wide);
+    run.end();
+    let narrow = described("offset=1M&size=1M");
+    let (run, now) = runs.start(&[&first, &narrow]);
+    assert!(is_fenced(held[1], now[1]));
+    run.end();
 }
 
 /// One that was to be there from the start comes later than another, which has had its range and is gone. One that failed to come has had nothing.
 #[test]
 fn who_comes_for_the_first_time_behind_others_goes_on_from_no_generation() {
     for (between, is_behind) in [("offset=1M&size=1M", true), ("offset=512K", false)] {
-        let image = Image::new(&format!("slices-first-{is_behind}"));
+        let runs = Runs::new(&format!("slices-first-{is_behind}"));
         let [first, wide, other] =
-            ["size=1M", "offset=1M", between].map(|options| image.slice(options));
-        let how = || DiskOptions { state_dir: image.dir.path().into(), ..DiskOptions::default() };
-        let options = VolumeOptions { is_served: true, ..image.options() };
-        let open = |spec: &VolumeSpec| Tree::open(&image.host, spec, &options, how(), None);
-        [&first, &wide].iter().for_each(|spec| image.host.commons().want(spec, &options));
-        let _kept = open(&first).unwrap();
-        assert_eq!(open(&other).is_ok(), is_behind, "{between}");
-        let wide_tree = open(&wide).unwrap();
-        let LeafGrant { since, generation } = held_of(&wide_tree, &wide).grant;
+            ["size=1M", "offset=1M", between].map(|options| runs.image.slice(options));
+        let (run, _) = runs.start(&[]);
+        [&first, &wide].iter().for_each(|spec| run.host.commons().want(spec, &runs.options));
+        let _kept = run.open(&first).unwrap();
+        assert_eq!(run.open(&other).is_ok(), is_behind, "{between}");
+        let tree = run.open(&wide).unwrap();
+        let LeafGrant { since, generation } = held_of(&tree, &wide).grant;
         assert_eq!(since > generation, is_behind, "{between}");
     }
 }
