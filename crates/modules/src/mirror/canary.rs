@@ -1,5 +1,7 @@
 //! [`MirrorCanary`]: what tests must find.
 
+use super::Mirror;
+
 /// A fault planted in it, which its tests must find. No flag sets one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MirrorCanary {
@@ -92,4 +94,11 @@ pub enum MirrorCanary {
     RecordToldEarly,
     /// It is taken from any leg, be it one that was dropped.
     RecordOfAnyLeg,
+}
+
+impl Mirror {
+    /// Plants a fault, which tests must find.
+    pub fn set_canary(&mut self, canary: MirrorCanary) {
+        self.canary = canary;
+    }
 }

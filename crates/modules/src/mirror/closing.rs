@@ -23,12 +23,18 @@ pub(super) enum Closing {
 }
 
 impl Mirror {
+    /// It takes no more I/Os: it is about to end, or has.
+    #[inline]
+    pub(super) fn is_ending(&self) -> bool {
+        !matches!(self.closing, Closing::No)
+    }
+
     /// Ends it in order, once what was submitted has ended: all that was written is flushed, and no region is open any more,
     /// so that the next opening copies nothing that was not lacking before. To be polled, and told the time, until
     /// [`Mirror::closed`] says how that went; what is submitted from now on fails
     /// with [`ShuttingDown`](thinwire_volume::ErrorKind::ShuttingDown). Without it, or if it is not waited for, a mirror ends as by a crash.
     pub fn close(&mut self) {
-        if self.closing == Closing::No {
+        if !self.is_ending() {
             self.closing = Closing::Asked;
             self.settle();
         }

@@ -7,7 +7,6 @@
 use thinwire_buffer::{SegList, Time};
 use thinwire_volume::{ErrorKind, Geometry, Io, Op, VolumeEvent};
 
-use super::closing::Closing;
 use super::desk::{MirrorAnswer, MirrorAsk, MirrorAskError, MirrorDone, failed};
 use super::opening::Phase;
 use super::serve::{Doubt, ZEROES_MAX};
@@ -45,7 +44,7 @@ pub(super) struct Growth {
 impl Mirror {
     /// Begins with what is asked for.
     pub(super) fn hear_asks(&mut self) {
-        if self.phase != Phase::Serving || self.closing != Closing::No {
+        if self.phase != Phase::Serving || self.is_ending() {
             return;
         }
         while self.step_replacement() {}
@@ -109,7 +108,7 @@ impl Mirror {
         if is_out || !matches!(step, Step::Zeroing { .. } | Step::Flushing) {
             return false;
         }
-        if self.closing != Closing::No {
+        if self.is_ending() {
             self.end_growth(Err(MirrorAskError::Closed));
             return true;
         }

@@ -10,7 +10,6 @@ use thinwire_buffer::{SegList, Time};
 use thinwire_volume::{Completion, ErrorKind, Io, Op};
 
 use super::bitmap::{BLOCK_BYTES, BlockImage, BlockName, encode};
-use super::closing::Closing;
 use super::opening::Phase;
 use super::serve::Doubt;
 use super::{BITMAP_OFFSET, Mirror, MirrorCanary, NAME, Task, bits};
@@ -144,7 +143,7 @@ impl Mirror {
     /// Begins to close regions that nobody has written for long: with a flush of all legs.
     pub(super) fn step_close(&mut self) -> bool {
         let is_free = !self.intent.is_closing && !self.record.is_changing();
-        let is_free = is_free && self.closing == Closing::No;
+        let is_free = is_free && !self.is_ending();
         if !is_free || self.phase != Phase::Serving || self.regions.next_close(self.now) > self.now
         {
             return false;
@@ -180,7 +179,7 @@ impl Mirror {
 
     /// When the first region is to be closed.
     pub(super) fn next_close(&mut self) -> Time {
-        let is_closing = self.closing != Closing::No;
+        let is_closing = self.is_ending();
         if self.record.is_changing() || self.phase != Phase::Serving || is_closing {
             return match self.regions.is_dirty() && self.intent.retry_at > self.now {
                 true => self.intent.retry_at,

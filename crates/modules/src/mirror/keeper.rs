@@ -6,7 +6,6 @@ use std::time::Duration;
 use thinwire_buffer::Time;
 use thinwire_volume::{LegAbsence, Volume};
 
-use super::closing::Closing;
 use super::opening::Phase;
 use super::{LegState, Mirror, MirrorCanary, MirrorError, MirrorLeg, NO_GENERATION};
 
@@ -83,7 +82,7 @@ impl Mirror {
             keeper.look(self.legs_in_use());
         }
         // One that is about to end has no use for them.
-        if self.phase == Phase::Serving && self.closing == Closing::No && !self.config.read_only {
+        if self.phase == Phase::Serving && !self.is_ending() && !self.config.read_only {
             for leg in 0..self.legs.len() {
                 // One with other content is not what was lost (rule 16).
                 let stands = self.state.legs[leg];

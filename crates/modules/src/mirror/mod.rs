@@ -273,15 +273,12 @@ pub struct Mirror {
     reads: u64,
     /// Something was submitted below since that was polled.
     has_sent: bool,
+    /// Something has happened since it was last seen to what there is to do.
+    is_stirred: bool,
     canary: MirrorCanary,
 }
 
 impl Mirror {
-    /// Plants a fault, which tests must find.
-    pub fn set_canary(&mut self, canary: MirrorCanary) {
-        self.canary = canary;
-    }
-
     /// By which it is asked for something.
     pub fn desk(&self) -> MirrorDesk {
         self.desk.desk.clone()
@@ -321,6 +318,7 @@ impl Mirror {
     fn on_completion(&mut self, leg: usize, mut completion: Completion) {
         let result = completion.result;
         if completion.token == LEG_LABEL_TOKEN {
+            self.is_stirred = true;
             self.on_answer(leg, Kind::Change);
             self.on_label_step(leg);
             let Some(at) = &mut self.legs[leg] else { return };
@@ -341,6 +339,7 @@ impl Mirror {
         at.has_unflushed |= sub.leaves == Some(result.is_ok());
         at.outstanding -= 1;
         if sub.is_orphan {
+            self.is_stirred = true;
             return self.on_last_word(leg, result);
         }
         let data_start = at.label.data_start;
@@ -362,6 +361,7 @@ impl Mirror {
             }
             Err(error) => error.offset = error.offset.saturating_sub(data_start),
         }
+        self.is_stirred = true;
         self.on_part(sub.job, leg, completion.result);
     }
 
@@ -396,6 +396,7 @@ impl Mirror {
 
     /// Does what can be done now.
     fn settle(&mut self) {
+        self.is_stirred = false;
         while self.stopped.is_none() && !self.is_closed() {
             if let Some(id) = self.ripe.pop_front() {
                 self.finish(id);
@@ -448,8 +449,8 @@ impl Volume for Mirror {
     fn submit(&mut self, io: Io) {
         debug_assert!(io.op.is_record() || self.geometry.check(&io) == Ok(()), "{io:?}");
         self.outstanding += 1;
-        let closing = (self.closing != Closing::No).then_some(ErrorKind::ShuttingDown);
-        if let Some(kind) = self.stopped.or(closing) {
+        let ending = self.is_ending().then_some(ErrorKind::ShuttingDown);
+        if let Some(kind) = self.stopped.or(ending) {
             return self.ready.push(Completion::new(io.token, Err(io.error(kind, NAME))));
         }
         // Nothing but the read itself has changed: what is to be done else the next poll or turn does.
@@ -471,9 +472,14 @@ impl Volume for Mirror {
                 let Some(at) = &mut self.legs[leg] else { continue };
                 at.volume.poll(&mut inbox);
                 self.look_at_events(leg);
-                inbox.drain(..).for_each(|completion| self.on_completion(leg, completion));
+                if !inbox.is_empty() {
+                    inbox.drain(..).for_each(|completion| self.on_completion(leg, completion));
+                }
             }
-            self.settle();
+            // Behind reads that have just ended nothing else has, and what time does the next turn sees.
+            if self.is_stirred || !self.ripe.is_empty() {
+                self.settle();
+            }
             if std::mem::take(&mut self.is_late) {
                 self.drop_late();
                 self.settle();

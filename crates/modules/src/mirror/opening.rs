@@ -278,6 +278,7 @@ impl Mirror {
             watch: Watch::new(),
             reads: 0,
             has_sent: false,
+            is_stirred: true,
             canary: MirrorCanary::None,
         })
     }

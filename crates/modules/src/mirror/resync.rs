@@ -108,7 +108,7 @@ impl Mirror {
     /// Goes on with the resync, as far as the pace allows.
     pub(super) fn step_resync(&mut self) -> bool {
         let targets = self.active & !self.in_sync & !self.record.promoting;
-        if self.closing != Closing::No {
+        if self.is_ending() {
             // What is under way ends, and what was copied counts; the rest comes with the next opening.
             return match self.resync.current {
                 Some(_) => self.end_region(),
@@ -283,7 +283,7 @@ impl Mirror {
     /// The region that was copied has been, if it has.
     fn end_region(&mut self) -> bool {
         let Some(region) = &self.resync.current else { return false };
-        let is_cut = self.closing != Closing::No && region.at < region.end;
+        let is_cut = self.is_ending() && region.at < region.end;
         let is_through = region.at == region.end || region.has_failed || is_cut;
         if region.copies > 0 || !is_through {
             return false;

@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use thinwire_buffer::{SegList, Time};
 use thinwire_volume::{Completion, ErrorKind, Io, IoFlags, Op, ScrubReport, VolumeEvent};
 
-use super::closing::Closing;
 use super::opening::Phase;
 use super::serve::lowest;
 use super::{Job, LegState, Mirror, MirrorCanary, NAME, Task, bits};
@@ -124,11 +123,12 @@ impl Mirror {
     /// Goes on with a scrub, as far as the pace allows.
     pub(super) fn step_scrub(&mut self) -> bool {
         let is_free = self.phase == Phase::Serving && !self.record.is_changing();
+        let is_ending = self.is_ending();
         let Scrubbing { report, next, under_way, .. } = &mut self.scrub;
         if !report.is_running {
             return false;
         }
-        if self.closing != Closing::No {
+        if is_ending {
             // Who opens it next goes on.
             self.scrub.noted = Some(self.scrub.report.position);
             self.stop_scrub();

@@ -15,6 +15,7 @@ impl Mirror {
         }
         let mut news = Vec::new();
         at.volume.poll_events(&mut news);
+        self.is_stirred = true;
         // Also what nobody need know counts: a count that goes back would hide what comes next.
         let events = at.volume.events();
         let more = events.wrapping_sub(std::mem::replace(&mut at.events, events));

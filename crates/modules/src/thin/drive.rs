@@ -54,7 +54,9 @@ impl Core {
             self.has_sent = false;
             self.data.poll(&mut inbox);
             self.look_at_events();
-            inbox.drain(..).for_each(|completion| self.on_data(completion));
+            if !inbox.is_empty() {
+                inbox.drain(..).for_each(|completion| self.on_data(completion));
+            }
             self.metadata.poll(&mut inbox);
             self.look_at_events();
             for completion in inbox.drain(..) {

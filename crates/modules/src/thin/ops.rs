@@ -401,6 +401,9 @@ impl Core {
 
     /// Operations that are durable by now have ended.
     fn end_pending(&mut self) {
+        if self.ops.pending.is_empty() {
+            return;
+        }
         let stopped = self.commits.stopped.as_ref().map(Stopped::error);
         let mut pending = std::mem::take(&mut self.ops.pending);
         pending.retain(|(number, commit, done, op)| {
