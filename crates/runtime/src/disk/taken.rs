@@ -10,6 +10,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use thinwire_volume::{ByteClaim, LeafGrant};
 
@@ -106,6 +107,7 @@ impl TakenRanges {
     /// # Errors
     /// It cannot be written down: nobody may have them, then.
     pub fn add(&self, holder: &RangeHolder<'_>, generation: u64) -> io::Result<()> {
+        let _alone = alone();
         let mut all = self.read(holder.identity, generation)?;
         for new in holder.entries(generation) {
             all.retain(|of| {
@@ -116,14 +118,16 @@ impl TakenRanges {
         self.write(holder.identity, all)
     }
 
-    /// Who has come to have these bytes under this generation has on record that it has: what others had of them before concerns it no more. Whoever else
-    /// is behind them is behind this one as well. Blocks.
+    /// Whoever has come to have these bytes under this generation, by what is written down, has on record that it has: what others had of them
+    /// before concerns it no more. Whoever else is behind them is behind this one as well. Of one that only reads nothing is written down. Blocks.
     ///
     /// # Errors
     /// It cannot be written down: at worst, its writer is fenced once for nothing.
     pub fn settle(&self, holder: &RangeHolder<'_>, generation: u64) -> io::Result<()> {
+        let _alone = alone();
         let mut all = self.read(holder.identity, generation)?;
-        for own in holder.entries(generation) {
+        let written: Vec<_> = holder.entries(generation).filter(|own| all.contains(own)).collect();
+        for own in written {
             let is_before = |of: &Taken| of.generation <= generation && of.disk == own.disk;
             let (before, mut kept): (Vec<_>, Vec<_>) =
                 all.into_iter().partition(|of| is_before(of) && of.by != own.by);
@@ -135,6 +139,7 @@ impl TakenRanges {
 
     /// Others have come to have some of these bytes under this generation, or a later one. Blocks.
     pub fn is_taken(&self, holder: &RangeHolder<'_>, generation: u64) -> bool {
+        let _alone = alone();
         let Ok(all) = self.read(holder.identity, generation) else { return true };
         all.iter().any(|of| of.generation >= generation && of.is_from(holder))
     }
@@ -142,6 +147,7 @@ impl TakenRanges {
     /// Where the grants begin, the one of now included, before which others may have had some of these bytes: 0 if they never did by what is
     /// written down. Blocks.
     pub fn first_behind(&self, holder: &RangeHolder<'_>, now: LeafGrant) -> u64 {
+        let _alone = alone();
         let before = now.generation.saturating_sub(1);
         let Ok(mut all) = self.read(holder.identity, before) else { return now.generation + 1 };
         // What was granted began again from an older copy of the disk: what is ahead of it counts as of just now, once.
@@ -184,6 +190,12 @@ impl TakenRanges {
     fn path(&self, identity: &[u8; 16]) -> PathBuf {
         state_file::path("taken", identity, &self.0)
     }
+}
+
+/// One thread at a time reads and writes them: shards, and those that store records.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn hash(by: &str) -> [u8; 16] {
@@ -292,9 +304,13 @@ mod tests {
                     .map(|(by, of)| behind(ranges, by, of, 6))
             };
             assert_eq!(seen(ranges), [7; 4], "nothing tells that the first came last");
-            // Of a copy of the disk nothing is told.
+            // Of who only reads nothing was written down, nor is it told anything, whatever it had.
+            ranges.settle(&holder("r", &[claim(0, 100)]), 5).unwrap();
+            assert_eq!(seen(ranges), [7; 4]);
+            // Of a copy of the disk nothing is told, nor of another run.
             let copy = RangeHolder { disk: "copy.img", ..holder("w", &wide) };
             ranges.settle(&copy, 5).unwrap();
+            ranges.settle(&holder("w", &wide), 6).unwrap();
             assert_eq!(seen(ranges), [7; 4]);
             ranges.settle(&holder("w", &wide), 5).unwrap();
             assert_eq!(seen(ranges), [0, 7, 7, 7]);
@@ -303,6 +319,27 @@ mod tests {
                 [behind(ranges, "n", claim(30, 40), 6), behind(ranges, "x", claim(39, 41), 6)],
                 [0, 7]
             );
+        });
+    }
+
+    /// Several come by one reload, and their records are stored by threads of their own.
+    #[test]
+    fn what_several_threads_write_down_is_there() {
+        with_ranges("threads", |ranges| {
+            let names: Vec<_> = (0..8).map(|nth| format!("{nth}")).collect();
+            std::thread::scope(|scope| {
+                for (nth, name) in (0..).zip(&names) {
+                    scope.spawn(move || {
+                        let claims = [claim(nth * 10, nth * 10 + 10)];
+                        ranges.add(&holder(name, &claims), 5).unwrap();
+                        ranges.settle(&holder(name, &claims), 5).unwrap();
+                    });
+                }
+            });
+            for (nth, name) in (0..).zip(&names) {
+                let of = claim(nth * 10, nth * 10 + 10);
+                assert_eq!([behind(ranges, name, of, 6), behind(ranges, "x", of, 6)], [0, 7]);
+            }
         });
     }
 

@@ -41,8 +41,8 @@ pub struct LegChanges {
     legs: Vec<(usize, usize)>,
     /// Legs of which was told that they have gone, as bits.
     gone: u8,
-    /// The mirror was asked for one more, and nobody knows yet which that is, or whether it came.
-    is_in_doubt: bool,
+    /// So often the mirror was asked for one more, and nobody knows yet which that is, or whether it came.
+    in_doubt: u32,
     /// Disks that are none.
     spares: Vec<usize>,
     wish: Option<LegWish>,
@@ -74,10 +74,10 @@ impl LegChanges {
             at += 1;
         });
         let (mirror, ground, fixed, legs) = found?;
-        let (gone, is_in_doubt, is_over) = (0, false, false);
+        let (gone, in_doubt, is_over) = (0, 0, false);
         let (spares, wish, number, sizes) = (Vec::new(), None, 0, None);
         #[rustfmt::skip]
-        let changes = LegChanges { mirror, ground, fixed, legs, gone, is_in_doubt, spares, wish, number, sizes, is_over };
+        let changes = LegChanges { mirror, ground, fixed, legs, gone, in_doubt, spares, wish, number, sizes, is_over };
         Some(changes)
     }
 
@@ -178,17 +178,18 @@ impl LegChanges {
 
     /// This leg, of which no disk was known, is no leg any more.
     pub fn has_gone(&mut self, leg: usize) {
+        self.in_doubt = 0;
         self.gone |= 1 << leg;
     }
 
     /// The mirror is asked for one more.
     pub fn may_come(&mut self) {
-        self.is_in_doubt = true;
+        self.in_doubt += 1;
     }
 
-    /// It has answered: that leg, or none.
+    /// It has answered: that leg, which is the one that came if an answer was lost before, or none.
     pub fn has_come(&mut self, leg: Option<usize>) {
-        self.is_in_doubt = false;
+        self.in_doubt = leg.map_or(self.in_doubt.saturating_sub(1), |_| 0);
         self.gone &= leg.map_or(u8::MAX, |leg| !(1 << leg));
     }
 
@@ -230,7 +231,7 @@ impl LegChanges {
         }
         let is_back = |leg: &usize| report.legs[*leg].standing != LegStanding::Removed;
         let mut gone = (0..report.legs.len()).filter(|leg| self.gone >> leg & 1 == 1);
-        match gone.find(is_back).filter(|_| !self.is_in_doubt) {
+        match gone.find(is_back).filter(|_| self.in_doubt == 0) {
             Some(leg) => Err(format!("leg {leg} had gone, and is on record again")),
             None => Ok(()),
         }

@@ -161,12 +161,28 @@ pub struct Rot {
     any_sums: bool,
 }
 
-/// The legs of mirrors that may rot: the disk, where the data of the mirror begins there, and whether it has sums.
-fn legs(shape: &VolumeShape, volume: &ComposedVolume, found: &mut Vec<(usize, u64, bool)>) {
+/// A leg of a mirror that may rot.
+#[derive(Clone, Copy)]
+struct Leg {
+    disk: usize,
+    /// Where the data of the mirror begins there.
+    start: u64,
+    /// It has sums; and some leg of that mirror has.
+    has_sums: bool,
+    any_sums: bool,
+}
+
+/// The legs of all mirrors.
+fn legs(shape: &VolumeShape, volume: &ComposedVolume, found: &mut Vec<Leg>) {
+    let has_sums = |part: &VolumeShape| matches!(part, VolumeShape::Over(over) if over.has_sums());
+    let any_sums = shape.parts().iter().any(has_sums);
     let is_mirror = shape.top().is_some_and(|top| top.is_mirror());
     for part in shape.parts() {
         match part {
-            VolumeShape::Disk(disk) if is_mirror => found.push((*disk, MIRROR_DATA_START, false)),
+            VolumeShape::Disk(disk) if is_mirror => {
+                let (disk, start, has_sums) = (*disk, MIRROR_DATA_START, false);
+                found.push(Leg { disk, start, has_sums, any_sums });
+            }
             VolumeShape::Over(over) if is_mirror && over.has_sums() => {
                 let [VolumeShape::Disk(disk)] = over.parts[..] else { continue };
                 let medium = &volume.disks[disk].medium;
@@ -176,7 +192,7 @@ fn legs(shape: &VolumeShape, volume: &ComposedVolume, found: &mut Vec<(usize, u6
                 let part = NewPart { uuid, content, bytes };
                 let layout = SumLayout::of(part.data_bytes(module));
                 let start = LABEL_AREA_BYTES + layout.data_offset + MIRROR_DATA_START;
-                found.push((disk, start, true));
+                found.push(Leg { disk, start, has_sums: true, any_sums });
             }
             _ => {}
         }
@@ -202,10 +218,10 @@ impl Rot {
         let mut found = Vec::new();
         legs(&volume.shape, volume, &mut found);
         let is_plain_told = is_read_by_users_alone(&volume.shape);
-        found.retain(|(.., has_sums)| *has_sums || is_plain_told);
+        found.retain(|leg| leg.has_sums || is_plain_told);
         // Those with sums are few.
-        if found.iter().any(|(.., has_sums)| *has_sums) && rng.chance(0.8) {
-            found.retain(|(.., has_sums)| *has_sums);
+        if found.iter().any(|leg| leg.has_sums) && rng.chance(0.8) {
+            found.retain(|leg| leg.has_sums);
         }
         if found.is_empty() {
             return None;
@@ -218,14 +234,14 @@ impl Rot {
     pub fn plant_untold(volume: &ComposedVolume, rng: &mut Rng) {
         let mut found = Vec::new();
         legs(&volume.shape, volume, &mut found);
-        if let Some(&leg) = found.iter().find(|(.., has_sums)| *has_sums) {
+        if let Some(&leg) = found.iter().find(|leg| leg.has_sums) {
             Rot::flip(volume, leg, rng);
         }
     }
 
     /// A bit of one of the first blocks is another.
-    fn flip(volume: &ComposedVolume, leg: (usize, u64, bool), rng: &mut Rng) -> Rot {
-        let (disk, start, has_sums) = leg;
+    fn flip(volume: &ComposedVolume, leg: Leg, rng: &mut Rng) -> Rot {
+        let Leg { disk, start, has_sums, any_sums } = leg;
         let medium = volume.disks[disk].medium.clone();
         let at = start + rng.below(BLOCKS) * BLOCK + rng.below(BLOCK);
         let sector = at as usize / SECTOR_BYTES;
@@ -234,7 +250,6 @@ impl Rot {
         let mut rotten = was.clone();
         rotten[at as usize % SECTOR_BYTES] ^= 1 << rng.below(8);
         medium.write_durably(sector, rotten.clone());
-        let any_sums = volume.shape.has(Integrity::NAME);
         Rot { medium, sector, was, rotten, has_sums, any_sums }
     }
 

@@ -325,9 +325,9 @@ impl OpenCommon {
 
     /// Its leaves, in order, and what was written down of their grants for that holder.
     pub fn held_leaves(&self, by: &VolumeSpec) -> Vec<HeldLeaf> {
-        let by = by.to_string();
+        let by = HolderName::of(by);
         let holders = self.holders.borrow();
-        let holder = holders.iter().find(|holder| holder.by.name == by);
+        let holder = holders.iter().find(|holder| holder.by == by);
         let held = |leaf: usize, spec: &VolumeSpec| HeldLeaf {
             name: spec.to_string(),
             unused: holder.and_then(|holder| holder.unused.get(leaf).cloned()?),

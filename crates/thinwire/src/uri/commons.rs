@@ -48,12 +48,22 @@ impl VolumeSpec {
         other.all_commons().into_iter().any(|of| self.has_common(of))
     }
 
-    /// The same of a file or device, but for those that pools in it stand on: what is opened for a pool is opened as its first volume says.
+    /// The same of a file or device, but for those that a pool stands on of which both have volumes: that is opened once, as its first volume says.
     pub fn shares_disk_with(&self, other: &VolumeSpec) -> bool {
-        let disks = |of: &CommonUse<'_>| of.volume.inner().is_none();
-        let own: Vec<_> = self.common_uses().into_iter().filter(disks).collect();
-        let is_own = |of: &VolumeSpec| own.iter().any(|own| own.volume.is_same_disk(of));
-        other.common_uses().into_iter().filter(disks).any(|of| is_own(of.volume))
+        let (mut own, mut others) = (Vec::new(), Vec::new());
+        self.gather_own_disks(other, &mut own);
+        other.gather_own_disks(self, &mut others);
+        own.iter().any(|own| others.iter().any(|of| of.is_same_disk(own)))
+    }
+
+    fn gather_own_disks(&self, but_of: &VolumeSpec, found: &mut Vec<VolumeSpec>) {
+        for CommonUse { volume, .. } in self.common_uses() {
+            match volume.pool() {
+                None => found.push(volume.clone()),
+                Some(_) if but_of.has_common(volume) => {}
+                Some((pool, _)) => pool.gather_own_disks(but_of, found),
+            }
+        }
     }
 
     /// It stands on this, which is a volume of a pool, or a file or device, as on something that is opened once.

@@ -198,8 +198,10 @@ impl HostProcess {
         if self.task.offer.is_none() {
             let (uuid, leg) = (draw(&mut self.dice), scene.changes.leftover(&scene.report));
             let ask = MirrorAsk::Add { uuid, leg, only_look: false };
-            scene.changes.may_come();
             let (answer, goes_on) = self.ask(&scene.desk, ask);
+            if goes_on {
+                scene.changes.may_come();
+            }
             match answer {
                 None | Some(Err(MirrorAskError::Closed)) => return goes_on,
                 Some(Ok(done)) => {

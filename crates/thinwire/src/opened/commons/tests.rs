@@ -291,30 +291,71 @@ fn who_came_last_goes_on_in_the_next_run() {
     }
 }
 
+/// What a file describes by that name: a slice of the image.
+fn described(runs: &Runs, name: &str, options: &str) -> VolumeSpec {
+    let file = runs.image.dir.path().join("vm.toml");
+    let child = format!("slice:[{}]?{options}", runs.image.path.display());
+    let text =
+        format!("[[volume]]\nname = \"{name}\"\nkind = \"linear\"\nchildren = [\"{child}\"]\n");
+    std::fs::write(&file, text).unwrap();
+    crate::config_file::forget();
+    format!("{}#{name}", file.display()).parse().unwrap()
+}
+
 /// A file describes something else by the same name, which another reload adds; the next process finds the first description there.
 #[test]
 fn who_is_another_by_the_same_name_is_not_past_what_that_has_had() {
     let runs = Runs::new("slices-described");
     let first = runs.image.slice("size=1M");
-    let file = runs.image.dir.path().join("vm.toml");
-    let described = |options: &str| -> VolumeSpec {
-        let child = format!("slice:[{}]?{options}", runs.image.path.display());
-        let text =
-            format!("[[volume]]\nname = \"vm\"\nkind = \"linear\"\nchildren = [\"{child}\"]\n");
-        std::fs::write(&file, text).unwrap();
-        crate::config_file::forget();
-        format!("{}#vm", file.display()).parse().unwrap()
-    };
-    let narrow = described("offset=1M&size=1M");
+    let narrow = described(&runs, "vm", "offset=1M&size=1M");
     let (mut run, held) = runs.start(&[&first, &narrow]);
     run.go(&narrow);
-    let wide = described("offset=1M");
+    let wide = described(&runs, "vm", "offset=1M");
     assert_eq!(wide.to_string(), narrow.to_string());
     assert_ne!(wide.structure(), narrow.structure());
     run.come(&wide);
     run.end();
-    let narrow = described("offset=1M&size=1M");
+    let narrow = described(&runs, "vm", "offset=1M&size=1M");
     let (run, now) = runs.start(&[&first, &narrow]);
+    assert!(is_fenced(held[1], now[1]));
+    run.end();
+}
+
+/// Nor is one another that a file calls something else.
+#[test]
+fn who_came_last_goes_on_by_another_name_of_a_file() {
+    let runs = Runs::new("slices-called");
+    let [first, wide] = ["size=1M", "offset=1M"].map(|options| runs.image.slice(options));
+    let (mut run, _) = runs.start(&[&first, &wide]);
+    run.go(&wide);
+    let last = described(&runs, "vm", "offset=1M&size=1M");
+    let remembered = run.come(&last);
+    run.end();
+    let last = described(&runs, "disk", "offset=1M&size=1M");
+    let (run, now) = runs.start(&[&first, &last]);
+    assert!(!is_fenced(remembered, now[1]));
+    run.end();
+}
+
+/// One that only reads what others have had, and goes, keeps nobody from being fenced who had it before those.
+#[test]
+fn who_only_reads_is_not_taken_for_who_came_last() {
+    let runs = Runs::new("slices-reader");
+    let [first, wide, narrow] =
+        ["size=1M", "offset=1M", "offset=1M&size=1M"].map(|options| runs.image.slice(options));
+    let (mut run, held) = runs.start(&[&first, &wide]);
+    run.go(&wide);
+    run.come(&narrow);
+    run.go(&narrow);
+    let state_dir = runs.image.dir.path().into();
+    let how = DiskOptions { state_dir, ..DiskOptions::default() };
+    let reading = VolumeOptions { read_only: true, ..runs.options.clone() };
+    let reader = runs.image.slice("offset=1M&size=2M");
+    let tree = Tree::open(&run.host, &reader, &reading, how, None).unwrap();
+    tree.held_leaves(&reader)[0].unused.as_ref().unwrap().forget().unwrap();
+    drop(tree);
+    run.end();
+    let (run, now) = runs.start(&[&first, &wide]);
     assert!(is_fenced(held[1], now[1]));
     run.end();
 }

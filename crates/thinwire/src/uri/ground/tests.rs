@@ -193,3 +193,26 @@ fn what_slices_are_of_is_opened_once() {
     assert!(both.shares_common_with(&spec(&format!("slice:[{link}]?offset=4K"))));
     assert!(!both.shares_common_with(&spec(&format!("linear:[{a}]"))));
 }
+
+/// What one pool stands on is opened as its first volume says, whatever the others say.
+#[test]
+fn what_a_pool_stands_on_is_shared_beside_its_volumes() {
+    let (dir, a, _) = disk("pools");
+    let file = dir.path().join("d.toml");
+    let pool = |name: &str, at: u64| {
+        let parts =
+            [0, 1].map(|part| format!("\"slice:[{a}]?offset={}&size=512\"", at + part * 512));
+        format!(
+            "[[volume]]\nname = \"{name}\"\nkind = \"thin\"\nchildren = [{}]\n",
+            parts.join(", ")
+        )
+    };
+    std::fs::write(&file, pool("p", 0) + &pool("q", 1024)).unwrap();
+    let of = |name: &str| spec(&format!("{}#{name}", file.display()));
+    let [one, other, of_next] = ["p@one", "p@other", "q@one"].map(of);
+    assert!(one.shares_common_with(&other) && !one.shares_disk_with(&other));
+    assert!(one.shares_disk_with(&of_next));
+    let beside = spec(&format!("slice:[{a}]?offset=2K"));
+    assert!(one.shares_disk_with(&beside) && beside.shares_disk_with(&one));
+    assert!(!one.shares_disk_with(&spec("slice:[memory:1M]")));
+}
