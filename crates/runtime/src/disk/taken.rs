@@ -110,9 +110,8 @@ impl TakenRanges {
         let _alone = alone();
         let mut all = self.read(holder.identity, generation)?;
         for new in holder.entries(generation) {
-            all.retain(|of| {
-                (of.start, of.end, of.by, of.disk) != (new.start, new.end, new.by, new.disk)
-            });
+            // One of a later generation is of when the disk was not yet an older copy of itself.
+            all.retain(|of| of.generation > generation || Taken { generation, ..*of } != new);
             all.push(new);
         }
         self.write(holder.identity, all)
@@ -350,6 +349,9 @@ mod tests {
             let behind = |generation| behind(ranges, "b", claim(0, 11), generation);
             // The disk is an older copy of itself; and then it is itself again.
             assert_eq!([behind(3), behind(4), behind(5), behind(6)], [4, 4, 4, 7]);
+            // Also if it was taken in between, by the same.
+            ranges.add(&holder("a", &[claim(10, 20)]), 4).unwrap();
+            assert_eq!(behind(6), 7);
             std::fs::write(ranges.path(&DISK), b"TWR1").unwrap();
             assert_eq!(behind(6), 7);
             assert_eq!(behind(7), 7, "who was served under 6 goes on");

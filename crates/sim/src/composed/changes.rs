@@ -41,8 +41,9 @@ pub struct LegChanges {
     legs: Vec<(usize, usize)>,
     /// Legs of which was told that they have gone, as bits.
     gone: u8,
-    /// So often the mirror was asked for one more, and nobody knows yet which that is, or whether it came.
+    /// So often the mirror was asked for one more, and nobody knows yet which that is, or whether it came; and those of them that it may be.
     in_doubt: u32,
+    doubted: u8,
     /// Disks that are none.
     spares: Vec<usize>,
     wish: Option<LegWish>,
@@ -74,10 +75,10 @@ impl LegChanges {
             at += 1;
         });
         let (mirror, ground, fixed, legs) = found?;
-        let (gone, in_doubt, is_over) = (0, 0, false);
+        let (gone, in_doubt, doubted, is_over) = (0, 0, 0, false);
         let (spares, wish, number, sizes) = (Vec::new(), None, 0, None);
         #[rustfmt::skip]
-        let changes = LegChanges { mirror, ground, fixed, legs, gone, in_doubt, spares, wish, number, sizes, is_over };
+        let changes = LegChanges { mirror, ground, fixed, legs, gone, in_doubt, doubted, spares, wish, number, sizes, is_over };
         Some(changes)
     }
 
@@ -170,6 +171,7 @@ impl LegChanges {
     pub fn forget(&mut self, shape: &mut VolumeShape, disk: usize) {
         let leg = self.leg_of(disk).expect("it is one");
         self.gone |= 1 << leg;
+        self.doubted &= !(1 << leg);
         self.legs.retain(|(of, _)| *of != disk);
         self.spares.push(disk);
         let over = shape.mirror_over(&self.ground).expect("it is there");
@@ -178,19 +180,23 @@ impl LegChanges {
 
     /// This leg, of which no disk was known, is no leg any more.
     pub fn has_gone(&mut self, leg: usize) {
-        self.in_doubt = 0;
+        (self.in_doubt, self.doubted) = (0, 0);
         self.gone |= 1 << leg;
     }
 
     /// The mirror is asked for one more.
     pub fn may_come(&mut self) {
         self.in_doubt += 1;
+        self.doubted |= self.gone;
     }
 
     /// It has answered: that leg, which is the one that came if an answer was lost before, or none.
     pub fn has_come(&mut self, leg: Option<usize>) {
         self.in_doubt = leg.map_or(self.in_doubt.saturating_sub(1), |_| 0);
         self.gone &= leg.map_or(u8::MAX, |leg| !(1 << leg));
+        if self.in_doubt == 0 {
+            self.doubted = 0;
+        }
     }
 
     /// A leg that is on record, and of which nobody knows a disk.
@@ -230,8 +236,9 @@ impl LegChanges {
             }
         }
         let is_back = |leg: &usize| report.legs[*leg].standing != LegStanding::Removed;
-        let mut gone = (0..report.legs.len()).filter(|leg| self.gone >> leg & 1 == 1);
-        match gone.find(is_back).filter(|_| self.in_doubt == 0) {
+        let mut gone =
+            (0..report.legs.len()).filter(|leg| (self.gone & !self.doubted) >> leg & 1 == 1);
+        match gone.find(is_back) {
             Some(leg) => Err(format!("leg {leg} had gone, and is on record again")),
             None => Ok(()),
         }

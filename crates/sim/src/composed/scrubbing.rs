@@ -167,21 +167,17 @@ struct Leg {
     disk: usize,
     /// Where the data of the mirror begins there.
     start: u64,
-    /// It has sums; and some leg of that mirror has.
     has_sums: bool,
-    any_sums: bool,
 }
 
 /// The legs of all mirrors.
 fn legs(shape: &VolumeShape, volume: &ComposedVolume, found: &mut Vec<Leg>) {
-    let has_sums = |part: &VolumeShape| matches!(part, VolumeShape::Over(over) if over.has_sums());
-    let any_sums = shape.parts().iter().any(has_sums);
     let is_mirror = shape.top().is_some_and(|top| top.is_mirror());
     for part in shape.parts() {
         match part {
             VolumeShape::Disk(disk) if is_mirror => {
                 let (disk, start, has_sums) = (*disk, MIRROR_DATA_START, false);
-                found.push(Leg { disk, start, has_sums, any_sums });
+                found.push(Leg { disk, start, has_sums });
             }
             VolumeShape::Over(over) if is_mirror && over.has_sums() => {
                 let [VolumeShape::Disk(disk)] = over.parts[..] else { continue };
@@ -192,7 +188,7 @@ fn legs(shape: &VolumeShape, volume: &ComposedVolume, found: &mut Vec<Leg>) {
                 let part = NewPart { uuid, content, bytes };
                 let layout = SumLayout::of(part.data_bytes(module));
                 let start = LABEL_AREA_BYTES + layout.data_offset + MIRROR_DATA_START;
-                found.push(Leg { disk, start, has_sums: true, any_sums });
+                found.push(Leg { disk, start, has_sums: true });
             }
             _ => {}
         }
@@ -241,7 +237,9 @@ impl Rot {
 
     /// A bit of one of the first blocks is another.
     fn flip(volume: &ComposedVolume, leg: Leg, rng: &mut Rng) -> Rot {
-        let Leg { disk, start, has_sums, any_sums } = leg;
+        let Leg { disk, start, has_sums } = leg;
+        // Reports are of all mirrors.
+        let any_sums = volume.shape.has(Integrity::NAME);
         let medium = volume.disks[disk].medium.clone();
         let at = start + rng.below(BLOCKS) * BLOCK + rng.below(BLOCK);
         let sector = at as usize / SECTOR_BYTES;

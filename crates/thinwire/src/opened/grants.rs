@@ -42,6 +42,15 @@ pub(super) struct Holding {
 }
 
 impl Holding {
+    /// By what its note of a leaf is known. What has bytes of a disk by a name that a file gives may be something else the next time.
+    fn note_of(&self, leaf: &str) -> String {
+        let HolderName { name, structure } = &self.by;
+        match &self.claims[..] {
+            [] => format!("{leaf} for {name}"),
+            _ => format!("{leaf} for {name}, {structure}"),
+        }
+    }
+
     fn range<'a>(&'a self, identity: &'a [u8; 16], disk: &'a str) -> RangeHolder<'a> {
         RangeHolder { identity, disk, by: &self.by.structure, claims: &self.claims }
     }
@@ -67,7 +76,7 @@ impl Notes {
             return vec![self.place.granted(identity, leaf, grant)];
         }
         let of = |holding: &Holding| {
-            let unused = self.place.granted(identity, &name_for(leaf, &holding.by.name), grant);
+            let unused = self.place.granted(identity, &holding.note_of(leaf), grant);
             match &holding.claims[..] {
                 [] => unused,
                 _ => {
@@ -82,7 +91,7 @@ impl Notes {
     /// A leaf was granted before these holders came, and others may have written under that what they come to hold.
     pub fn came_late(&self, identity: &[u8; 16], leaf: &str, grant: LeafGrant) -> Vec<UnusedGrant> {
         let of = |holding: &Holding| {
-            let name = name_for(leaf, &holding.by.name);
+            let name = holding.note_of(leaf);
             let unused = self.place.came_late(identity, &name, grant.generation);
             unused.settling(&self.taken, &holding.range(identity, leaf))
         };
@@ -111,10 +120,6 @@ impl Notes {
         let holding = Holding { by: by.clone(), claims: vec![claim] };
         self.taken.add(&holding.range(identity, leaf), grant.generation)
     }
-}
-
-fn name_for(leaf: &str, holder: &str) -> String {
-    format!("{leaf} for {holder}")
 }
 
 /// Writes down what is granted of the leaves of a tree, of each as soon as it is: until all of them are there,

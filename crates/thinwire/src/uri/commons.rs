@@ -51,17 +51,26 @@ impl VolumeSpec {
     /// The same of a file or device, but for those that a pool stands on of which both have volumes: that is opened once, as its first volume says.
     pub fn shares_disk_with(&self, other: &VolumeSpec) -> bool {
         let (mut own, mut others) = (Vec::new(), Vec::new());
-        self.gather_own_disks(other, &mut own);
-        other.gather_own_disks(self, &mut others);
-        own.iter().any(|own| others.iter().any(|of| of.is_same_disk(own)))
+        self.gather_disks(None, &mut own);
+        other.gather_disks(None, &mut others);
+        own.iter().any(|(disk, of)| {
+            others.iter().any(|(other, of_other)| {
+                let is_pools = of.as_ref().zip(of_other.as_ref());
+                other.is_same_disk(disk) && !is_pools.is_some_and(|(of, by)| of.is_common_with(by))
+            })
+        })
     }
 
-    fn gather_own_disks(&self, but_of: &VolumeSpec, found: &mut Vec<VolumeSpec>) {
+    /// The files and devices of which it has slices, and the volume of the pool, if one is, that stands on each.
+    fn gather_disks(
+        &self,
+        of_pool: Option<&VolumeSpec>,
+        found: &mut Vec<(VolumeSpec, Option<VolumeSpec>)>,
+    ) {
         for CommonUse { volume, .. } in self.common_uses() {
             match volume.pool() {
-                None => found.push(volume.clone()),
-                Some(_) if but_of.has_common(volume) => {}
-                Some((pool, _)) => pool.gather_own_disks(but_of, found),
+                None => found.push((volume.clone(), of_pool.cloned())),
+                Some((pool, _)) => pool.gather_disks(Some(volume), found),
             }
         }
     }
@@ -153,6 +162,10 @@ impl VolumeSpec {
     }
 
     fn forget_names(&mut self) {
+        // By which the volumes of a pool are told apart.
+        if self.inner().is_some() {
+            return;
+        }
         if let VolumeSpec::Over { node, children, .. } = self {
             *node = None;
             children.iter_mut().for_each(VolumeSpec::forget_names);

@@ -215,4 +215,7 @@ fn what_a_pool_stands_on_is_shared_beside_its_volumes() {
     let beside = spec(&format!("slice:[{a}]?offset=2K"));
     assert!(one.shares_disk_with(&beside) && beside.shares_disk_with(&one));
     assert!(!one.shares_disk_with(&spec("slice:[memory:1M]")));
+    let both = spec(&format!("linear:[{other},slice:[{a}]?offset=2K]"));
+    assert!(one.shares_disk_with(&both) && both.shares_disk_with(&one));
+    assert_ne!(one.structure(), other.structure());
 }
