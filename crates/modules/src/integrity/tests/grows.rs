@@ -376,21 +376,15 @@ fn who_ends_meanwhile_is_as_large_as_before() {
     used.look().unwrap();
 }
 
-/// The end cannot be written down while something is being zeroed: it has not ended before that has.
-#[test]
-fn what_cannot_end_waits_for_what_is_being_zeroed() {
-    let mut used = in_use(IntegrityCanary::None, None);
-    used.growth.begin([7; 16]).unwrap();
-    while used.world.disk.queued_of(Op::WriteZeroes).is_empty() {
-        assert_eq!(used.step(), None);
-    }
+/// The end cannot be written down while something of that kind is under way: it has not ended before that has.
+fn cannot_end_beside(used: &mut InUse, op: Op) {
     used.world.write(SECOND, 1, 9, false);
     used.world.volume.wind_up();
     used.world.disk.fail_writes_in(Some((START, START + PART_BYTES)));
     let nth = used.world.disk.first_queued(|io| io.op == Op::Write).expect("its region is opened");
     used.world.disk.execute(nth);
     used.world.turn();
-    assert!(!used.world.disk.queued_of(Op::WriteZeroes).is_empty());
+    assert!(!used.world.disk.queued_of(op).is_empty());
     assert!(!used.world.volume.is_wound_up(), "something is under way");
     used.world.disk.fail_writes_in(None);
     used.world.pass(1);
@@ -398,24 +392,22 @@ fn what_cannot_end_waits_for_what_is_being_zeroed() {
     assert!(matches!(used.world.volume.closing, Closing::Done(Some(_))));
 }
 
-/// Nor before what users had under way has.
+#[test]
+fn what_cannot_end_waits_for_what_is_being_zeroed() {
+    let mut used = in_use(IntegrityCanary::None, None);
+    used.growth.begin([7; 16]).unwrap();
+    while used.world.disk.queued_of(Op::WriteZeroes).is_empty() {
+        assert_eq!(used.step(), None);
+    }
+    cannot_end_beside(&mut used, Op::WriteZeroes);
+}
+
 #[test]
 fn what_cannot_end_waits_for_users() {
     let mut used = in_use(IntegrityCanary::None, None);
     used.world.read(0, 1, false).unwrap();
     used.world.submit(Io::new(0, Op::Read, 0, BLOCK), 0);
-    used.world.write(SECOND, 1, 9, false);
-    used.world.volume.wind_up();
-    used.world.disk.fail_writes_in(Some((START, START + PART_BYTES)));
-    let nth = used.world.disk.first_queued(|io| io.op == Op::Write).expect("its region is opened");
-    used.world.disk.execute(nth);
-    used.world.turn();
-    assert!(!used.world.disk.queued_of(Op::Read).is_empty());
-    assert!(!used.world.volume.is_wound_up(), "a read is under way");
-    used.world.disk.fail_writes_in(None);
-    used.world.pass(1);
-    assert!(used.world.volume.is_wound_up());
-    assert!(matches!(used.world.volume.closing, Closing::Done(Some(_))));
+    cannot_end_beside(&mut used, Op::Read);
 }
 
 /// A scrub that is under way reads what comes, too, wherever it is: how many were in the middle when that came.
