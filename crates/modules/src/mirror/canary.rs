@@ -12,6 +12,8 @@ pub enum MirrorCanary {
     OneLegCompletes,
     /// Data goes to the legs beside the bits that tell of it.
     IntentAfterData,
+    /// Data goes to legs that have its bits, before it is on record that another has not taken those.
+    SendsBeforeRecord,
     /// Bits are cleared without a flush.
     EarlyClear,
     /// Beside a write any leg is read.

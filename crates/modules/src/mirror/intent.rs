@@ -92,34 +92,39 @@ impl Mirror {
         let Some(job) = self.jobs.remove(id.into()) else { return };
         self.intent.is_writing = false;
         let is_durable = job.ok & self.in_sync != 0;
-        self.regions.on_written(is_durable);
+        // A leg that has not taken it knows nothing of what is written there: before any other has that, it is on record as behind.
+        // Else it would be trusted, should it be opened alone after a crash, and what it does not know of would never be copied.
+        let is_everywhere = job.failed == 0 || self.canary == MirrorCanary::SendsBeforeRecord;
+        self.regions.on_written(is_durable && is_everywhere);
         if is_durable {
-            self.intent.durable = self.intent.begun;
             bits(job.failed & self.active).for_each(|leg| self.drop_if_spare(leg, false));
-        } else {
-            job.error.into_iter().for_each(|error| self.fail_closing(error));
+        }
+        match is_durable && is_everywhere {
+            true => self.intent.durable = self.intent.begun,
             // All of it comes with the next one, whose number somebody may wait for already.
+            false => self.regions.soil_all(),
+        }
+        self.send_waiting();
+        if !is_durable {
+            job.error.into_iter().for_each(|error| self.fail_closing(error));
             self.intent.retry_at = self.now + RETRY_AFTER;
-            self.regions.soil_all();
+            self.fail_waiting(job.error.map_or(ErrorKind::Io, |error| error.kind));
         }
-        let waiting = std::mem::take(&mut self.intent.waiting);
-        for &id in &waiting {
+    }
+
+    /// Sends writes whose bits are durable.
+    fn send_waiting(&mut self) {
+        let mut waiting = std::mem::take(&mut self.intent.waiting);
+        // Others came when the batch was under way.
+        waiting.retain(|&id| {
             let Io { offset, len, .. } = self.jobs.get_mut(id).io;
-            if self.regions.of(offset, len).all(|region| self.regions.is_durable(region)) {
+            let may_go = self.regions.of(offset, len).all(|region| self.regions.is_durable(region));
+            if may_go {
                 self.send_write(id);
-            } else if is_durable {
-                // It came when the batch was under way.
-                self.intent.waiting.push(id);
-            } else {
-                let kind = job.error.map_or(ErrorKind::Io, |error| error.kind);
-                self.fail_write(id, kind);
             }
-        }
-        if self.intent.waiting.is_empty() {
-            // Keeps what room it has.
-            self.intent.waiting = waiting;
-            self.intent.waiting.clear();
-        }
+            !may_go
+        });
+        self.intent.waiting = waiting;
     }
 
     /// A write that has not begun ends so.

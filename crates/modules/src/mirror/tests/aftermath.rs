@@ -9,6 +9,9 @@ use super::world::*;
 /// What is written after a crash: no workload has it.
 const LATE: u8 = 250;
 
+/// How what is not opened is told of.
+const REFUSED: &str = "then refused";
+
 /// Blocks that workloads write.
 const BLOCKS: [u64; 5] = [0, SMALL, SMALL + 1, SMALL + 2, SMALL + 3];
 
@@ -114,9 +117,10 @@ fn write_and_bring_back(
     missing: usize,
     back: Content,
     canary: MirrorCanary,
+    blocks: &[u64],
 ) -> Result<(), String> {
-    for block in [0, SMALL + 1] {
-        world.write(block, 1, LATE, false);
+    for block in blocks {
+        world.write(*block, 1, LATE, false);
     }
     world.wait();
     world.flush();
@@ -127,7 +131,7 @@ fn write_and_bring_back(
     let expected = look(world)?;
     let mut contents: Vec<_> = world.disks.iter().map(|disk| Some(disk.content())).collect();
     contents[missing] = Some(back);
-    let mut world = reopen(&contents, canary, false).map_err(|e| format!("then refused: {e}"))?;
+    let mut world = reopen(&contents, canary, false).map_err(|e| format!("{REFUSED}: {e}"))?;
     if look(&mut world)? != expected {
         return Err("what was written then is gone with all legs".into());
     }
@@ -150,12 +154,24 @@ pub fn check(
     for missing in 0..contents.len() {
         let mut some: Vec<_> = contents.iter().cloned().map(Some).collect();
         some[missing] = None;
+        let back = contents[missing].clone();
         if let Ok(mut world) = reopen(&some, canary, false) {
             let seen = look(&mut world)?;
             let alone = |why| format!("without leg {missing}: {why}");
             check_promise(moment, &seen).map_err(alone)?;
-            let back = contents[missing].clone();
-            write_and_bring_back(&mut world, missing, back, canary).map_err(alone)?;
+            let blocks = [0, SMALL + 1];
+            write_and_bring_back(&mut world, missing, back, canary, &blocks).map_err(alone)?;
+            count += 1;
+        } else if let Ok(mut world) = reopen(&some, canary, true) {
+            // Somebody has given up the other: what only that one has is gone, and they are alike in the end. Nothing is written by then: what is
+            // copied for that would hide what is not.
+            let given_up = |why| format!("when leg {missing} was given up: {why}");
+            look(&mut world).map_err(given_up)?;
+            match write_and_bring_back(&mut world, missing, back, canary, &[]) {
+                // That both were served somebody has to decide.
+                Err(why) if why.starts_with(REFUSED) => {}
+                other => other.map_err(given_up)?,
+            }
             count += 1;
         }
     }

@@ -80,6 +80,24 @@ fn a_leg_that_takes_some_writes_takes_nothing_with_it() {
     holds(parts.into_iter().flat_map(|part| [acts(0, part), acts(1, part)]), 1000);
 }
 
+/// A leg does not take the bits of a region that is about to be written.
+fn takes_no_bits(leg: usize) -> Vec<Act> {
+    vec![Write(0, 1, 1), Wait, Bad(leg, Some(BITS)), Write(SMALL, 1, 2), Wait, Flush, Wait]
+}
+
+/// Who is opened alone behind that knows of all that another one may have.
+#[test]
+fn a_leg_that_takes_no_bits_is_behind_before_others_have_the_data() {
+    holds([takes_no_bits(0), takes_no_bits(1)], 300);
+}
+
+/// Rule 1.
+#[test]
+fn data_before_a_leg_without_its_bits_is_on_record_is_found() {
+    let acts = [takes_no_bits(0), takes_no_bits(1)];
+    is_found(acts, MirrorCanary::SendsBeforeRecord, "legs differ");
+}
+
 /// A leg that lacks something, by bits or of all, and says other things where it does.
 fn lacking(says: LegState, own: &MirrorState, bits: u8) -> Vec<Content> {
     let lead = state(9, &[InSync, says]);
