@@ -7,6 +7,7 @@ use thinwire_volume::{
 };
 
 use crate::child::Child;
+use crate::effects::{Effect, Effects};
 use crate::pieces::Pieces;
 
 /// A part of an I/O: where it goes, in bytes of that volume, or of what is the module's of it ([`Child`]).
@@ -25,12 +26,16 @@ pub struct Stretch {
 /// allocates once warm, but the answer to a block status that was cut.
 pub struct Below {
     children: Vec<Child>,
+    /// Of each, in that order.
+    effects: Vec<Effects>,
     parts: Slab<Part>,
     splits: Slab<Split>,
     spare_pieces: Vec<Pieces>,
     /// What each share of a write is given, while it is dealt.
     payloads: Vec<SegList>,
     outstanding: usize,
+    /// Flushes that had nothing to do.
+    flushed: Vec<Token>,
     /// A part of a flush failed after that had been told of another: the next flush that succeeds tells
     /// of it.
     owed: Option<IoError>,
@@ -39,6 +44,7 @@ pub struct Below {
 /// An I/O below.
 struct Part {
     child: usize,
+    effect: Effect,
     /// What an offset there lacks to be one here, modulo 2^64.
     shift: u64,
     of: Whole,
@@ -72,12 +78,14 @@ struct Split {
 impl Below {
     pub(super) fn new(children: Vec<Child>) -> Self {
         Below {
+            effects: children.iter().map(|_| Effects::new()).collect(),
             children,
             parts: Slab::new(),
             splits: Slab::new(),
             spare_pieces: Vec::new(),
             payloads: Vec::new(),
             outstanding: 0,
+            flushed: Vec::new(),
             owed: None,
         }
     }
@@ -170,11 +178,22 @@ impl Below {
         self.fan_out(io);
     }
 
-    /// Hands a flush to every volume. It fails as soon as one of them has failed it.
+    /// Hands a flush to every volume that has something to make durable: with one that was not written meanwhile nobody waits for
+    /// it, which may be away. It fails as soon as one of them has failed it. Where there is only one, that knows best.
     pub(super) fn flush(&mut self, io: Io) {
-        match self.children.len() {
-            1 => self.pass_on(0, io.offset, io),
-            _ => self.fan_out(&io),
+        if self.children.len() == 1 {
+            return self.pass_on(0, io.offset, io);
+        }
+        if !self.effects.iter().any(Effects::needs_flush) {
+            self.outstanding += 1;
+            return self.flushed.push(io.token);
+        }
+        let split = self.begin_split(&io);
+        for child in 0..self.children.len() {
+            if self.effects[child].needs_flush() {
+                let part = Io { flags: io.flags, ..Io::new(0, io.op, io.offset, io.len) };
+                self.hand_piece(child, io.offset, part, split);
+            }
         }
     }
 
@@ -206,7 +225,9 @@ impl Below {
         let offset = if has_range { offset + *start } else { offset };
         let shift = io.offset.wrapping_sub(offset);
         io.offset = offset;
-        io.token = self.parts.insert(Part { child, shift, of }).into();
+        let effect = Effect::of(&io);
+        self.effects[child].on_submission(effect);
+        io.token = self.parts.insert(Part { child, effect, shift, of }).into();
         volume.submit(io);
     }
 
@@ -258,7 +279,8 @@ impl Below {
             }
             done.truncate(kept);
         }
-        self.outstanding -= kept - start;
+        done.extend(self.flushed.drain(..).map(|token| Completion::new(token, Ok(()))));
+        self.outstanding -= done.len() - start;
     }
 
     /// Takes in what `child` has completed, and makes it the completion of what it was a part of.
@@ -272,6 +294,7 @@ impl Below {
             completion.token
         );
         let Some(part) = part else { return false };
+        self.effects[child].on_completion(part.effect, completion.result.is_ok());
         if let Err(error) = &mut completion.result {
             error.offset = error.offset.wrapping_add(part.shift);
         }

@@ -32,7 +32,7 @@
 //!   failed: the others may still have an effect.
 //! * **Errors**: the first part that failed is told, with its range in the module's bytes, or with that of the whole I/O
 //!   where its own bytes lie apart, and the name of who reported it.
-//! * **Flush** goes to every volume. One that fails it fails the whole at once, and before whatever else
+//! * **Flush** goes to every volume that was changed, or may have been, since one succeeded there. One that fails it fails the whole at once, and before whatever else
 //!   the same poll brings, since that may have seen the loss. If another fails it later, then the next
 //!   flush that would succeed tells that.
 //! * **Rest** is when nothing is outstanding, and all volumes are at rest ([`Volume::is_at_rest`](thinwire_volume::Volume::is_at_rest)).
@@ -62,6 +62,7 @@ mod composite;
 mod crypt;
 pub mod cuts;
 mod dealt;
+mod effects;
 mod events;
 mod integrity;
 mod linear;

@@ -121,16 +121,25 @@ fn size(module: &Module, count: usize) {
     );
 }
 
-/// A flush goes to all; one that fails is told at once and first; what fails later is told by the next.
+/// A flush goes to all that were written; one that fails is told at once and first; what fails later is told by the next.
 fn flushes(module: &Module, count: usize) {
     let puppets = puppets(count);
     let mut volume = over(module, &puppets);
     let volume = &mut *volume;
+    let is_read_only = is_read_only(module, count);
+    let pool = Pool::new(1 << 20);
     let flush = |volume: &mut dyn Volume| {
+        if !is_read_only {
+            volume.submit(write(&pool, 3, volume.geometry().bytes));
+            for puppet in &puppets {
+                puppet.take().iter().for_each(|io| puppet.succeed(io));
+            }
+            assert_eq!(polled_one(volume).result, Ok(()));
+        }
         volume.submit(Io::new(4, Op::Flush, 0, 0));
         let parts: Vec<Vec<Io>> = puppets.iter().map(Puppet::take).collect();
         let is_one = |parts: &Vec<Io>| matches!(&parts[..], [part] if part.op == Op::Flush);
-        assert!(parts.iter().all(is_one), "a flush goes to every volume");
+        assert!(parts.iter().all(is_one), "a flush goes to every volume that was written");
         parts.into_iter().flatten().collect::<Vec<_>>()
     };
     for (puppet, part) in puppets.iter().zip(&flush(volume)) {

@@ -225,7 +225,7 @@ macro_rules! canary {
     };
 }
 
-canary!(a_dropped_flush_is_found: DropsFlush below, "a flush goes to every volume");
+canary!(a_dropped_flush_is_found: DropsFlush below, "a flush goes to every volume that was written");
 canary!(a_failed_flush_told_late_is_found: LateFlush above, "told at once");
 canary!(a_loss_told_first_is_found: LossFirst above, "told at once, before");
 canary!(forgotten_losses_are_found: Losses below, "losses of all");
