@@ -78,6 +78,8 @@ pub enum MirrorCanary {
     EachLabelAnew,
     /// Also while nobody can wait for it yet, a label as a whole has as long as one I/O.
     OpensInAHurry,
+    /// Behind reads alone nothing is looked at any more, however long that goes on.
+    SteadyForever,
     /// Who does one thing after the other is gone in between, if each takes long.
     IdleBetween,
     /// What was copied counts only when much was.

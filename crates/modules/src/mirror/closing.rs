@@ -36,6 +36,7 @@ impl Mirror {
     pub fn close(&mut self) {
         if !self.is_ending() {
             self.closing = Closing::Asked;
+            self.keep_reads(u8::MAX);
             self.settle();
         }
     }

@@ -275,6 +275,12 @@ pub(super) struct DeskEnd {
 }
 
 impl DeskEnd {
+    /// Somebody waits for something.
+    #[inline]
+    pub fn is_asked(&self) -> bool {
+        self.busy.is_some() || !self.desk.0.borrow().asks.is_empty()
+    }
+
     /// What comes next, if nothing is under way: it is from now on.
     pub fn begin(&mut self) -> Option<MirrorAsk> {
         if self.busy.is_some() {

@@ -124,10 +124,22 @@ impl Mirror {
         } else if self.legs.iter().flatten().all(|leg| leg.outstanding == 0) {
             self.watch.until = Time::NEVER;
         }
-        let next = self.watch.until;
-        match next {
-            Time::NEVER => next,
-            _ => self.now + next.since(now).min(TURN_MAX),
+        self.next_look()
+    }
+
+    /// Begins to time what was submitted since the last turn, as [`Mirror::time_answers`], where there is nothing else to see. None if there may be.
+    #[inline]
+    pub(super) fn time_reads(&mut self) -> Option<Time> {
+        self.begin_timing();
+        let is_seen = self.watch.legs == (self.in_sync, self.active);
+        (is_seen && self.watch.until > self.counted).then(|| self.next_look())
+    }
+
+    /// When may be due what was seen last.
+    fn next_look(&self) -> Time {
+        match self.watch.until {
+            Time::NEVER => Time::NEVER,
+            until => self.now + until.since(self.counted).min(TURN_MAX),
         }
     }
 

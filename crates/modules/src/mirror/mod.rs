@@ -5,7 +5,7 @@
 //! of its files keeps a few of the rules that keep data:
 //!
 //! * `intent` sets the bits of a region durably before it is written, and clears them late (rules 1 and 2).
-//! * `serve` writes to all legs, and judges what some of them have failed; what overlaps waits, so that all legs take it in
+//! * `reads` asks one leg, and another if that fails; `serve` writes to all legs, and judges what some of them have failed; what overlaps waits, so that all legs take it in
 //!   one order.
 //! * `record` makes durable how the legs stand before anything is completed that depends on it (rules 3 and 6).
 //! * `opening` chooses one leg for what was open at a crash (rule 4), and takes legs in.
@@ -34,12 +34,14 @@ mod desk;
 mod found;
 mod growth;
 mod intent;
+mod jobs;
 mod keeper;
 mod lateness;
 mod legs;
 mod look;
 mod opening;
 mod progress;
+mod reads;
 mod record;
 mod removal;
 mod replacement;
@@ -50,6 +52,7 @@ mod scrub;
 mod serve;
 mod standing;
 mod state;
+mod steady;
 #[cfg(test)]
 pub(crate) mod tests;
 mod work;
@@ -58,10 +61,10 @@ mod writer;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use thinwire_buffer::{SegList, Time};
+use thinwire_buffer::Time;
 use thinwire_volume::{
-    CacheReport, Completion, ErrorKind, Extent, Geometry, Identity, Io, IoError, LegStanding,
-    MirrorReport, Op, RangeLocks, Scrub, Slab, Token, Volume, VolumeEvent, Work,
+    CacheReport, Completion, ErrorKind, Geometry, Identity, Io, IoError, LegStanding, MirrorReport,
+    Op, RangeLocks, Scrub, Slab, Token, Volume, VolumeEvent, Work,
 };
 
 use self::addition::Addition;
@@ -69,13 +72,14 @@ use self::closing::Closing;
 use self::desk::DeskEnd;
 use self::growth::Growth;
 use self::intent::Intent;
+use self::jobs::{Job, Sub, Task, Whose};
 use self::lateness::{Kind, Watch};
 use self::legs::Leg;
 use self::opening::Phase;
 use self::record::Record;
 use self::replacement::Replacement;
-use self::resync::{Copy, Resync};
-use self::scrub::{Look, Scrubbing};
+use self::resync::Resync;
+use self::scrub::Scrubbing;
 use self::writer::Writer;
 use crate::meta::LabelPart;
 use crate::pace::Pace;
@@ -110,92 +114,6 @@ pub const LATE_TIMES: u32 = 4;
 const TURN_MAX: Duration = Duration::from_secs(1);
 /// A poll that is never done would starve others: what is left comes with the next.
 const ROUNDS_MAX: usize = 16;
-
-/// What an I/O at a leg is for.
-struct Sub {
-    leg: u8,
-    job: u32,
-    kind: Kind,
-    /// By [`Mirror::counted`], at the first turn behind its submission; [`Time::NEVER`] before that.
-    since: Time,
-    /// The leg was dropped: nobody waits for it.
-    is_orphan: bool,
-    /// Its answer says that the leg is there.
-    is_telling: bool,
-    /// A flush has something to do once this has succeeded (true), as a write, or failed (false), as the flush before.
-    leaves: Option<bool>,
-}
-
-/// What is done for somebody: a user, or the mirror itself.
-struct Job {
-    task: Task,
-    /// Of a user as it came, but for the payload once that was handed down. Of a copy, its range.
-    io: Io,
-    /// It is a read that has its range, or waits for it, because of somebody who writes there.
-    is_locked: bool,
-    /// Of a user's write, so many bytes have been handed down.
-    sent: u64,
-    /// I/Os at legs that have not ended.
-    pending: u32,
-    /// Legs that have done their part, and that have failed some of it.
-    ok: u8,
-    failed: u8,
-    /// Of those that failed it, the ones that cannot do such a thing: it is no fault of their blocks.
-    unable: u8,
-    /// Of those that failed it, the ones whose bytes do not fit their sums.
-    bad: u8,
-    /// Of those that failed it, the ones that had no room for it.
-    full: u8,
-    /// The first thing that went wrong.
-    error: Option<IoError>,
-    data: SegList,
-    extents: Vec<Extent>,
-}
-
-impl Job {
-    /// It is a user's read that nothing has held up, and that no leg has failed.
-    #[inline]
-    fn is_asked_once(&self) -> bool {
-        matches!(self.task, Task::User) && !self.is_locked && self.failed == 0
-    }
-
-    /// What is outstanding of it takes bytes of a leg that count.
-    fn is_read(&self) -> bool {
-        match &self.task {
-            Task::User => matches!(self.io.op, Op::Read | Op::BlockStatus),
-            Task::Copy(copy) => copy.reads(),
-            Task::Look(look) => look.reads(),
-            _ => false,
-        }
-    }
-}
-
-enum Task {
-    /// As its [`Io::op`] says.
-    User,
-    /// Of a user, completed already: a planted fault.
-    Told,
-    /// Blocks of bitmaps are written.
-    Bits,
-    /// A flush, so that regions can be closed that were written before so many writes had ended.
-    Close {
-        ended: u64,
-    },
-    Copy(Copy),
-    /// All legs are read.
-    Look(Box<Look>),
-    /// A flush of what was copied.
-    Settle,
-    /// What it grows by is zeroed, or flushed.
-    Grow,
-    /// A leg is asked whether it is there.
-    Probe,
-    /// A part of the bitmaps of a leg is read, from this block on.
-    Load {
-        leg: usize,
-        block: u32,
-    },
-}
 
 /// A mirror over its legs. Reads go to the leg with the least expected delay; what changes something goes to all, and is
 /// completed when all have done it or are on record as behind. A discard writes zeroes, so that all legs read the same.
@@ -275,6 +193,10 @@ pub struct Mirror {
     has_sent: bool,
     /// Something has happened since it was last seen to what there is to do.
     is_stirred: bool,
+    /// Until then turns behind which only reads have come have nothing else to see.
+    steady_until: Time,
+    /// How many reads the last turn has seen.
+    steady_reads: u64,
     canary: MirrorCanary,
 }
 
@@ -295,8 +217,8 @@ impl Mirror {
             op => (op.is_write() && !io.flags.fua).then_some(true),
         };
         let Some(to) = &mut self.legs[leg] else { unreachable!("it is active") };
-        let leg = leg as u8;
-        let sub = self.subs.insert(Sub { leg, job, kind, since, is_orphan, is_telling, leaves });
+        let (leg, whose) = (leg as u8, Whose::Job(job));
+        let sub = self.subs.insert(Sub { leg, whose, kind, since, is_orphan, is_telling, leaves });
         self.watch.add(sub);
         io.token = sub.into();
         to.outstanding += 1;
@@ -306,12 +228,7 @@ impl Mirror {
     }
 
     fn new_job(&mut self, task: Task, io: Io) -> u32 {
-        let (ok, failed, unable, bad, full) = (0, 0, 0, 0, 0);
-        let (is_locked, sent, pending, error) = (false, 0, 0, None);
-        let (data, extents) = (SegList::new(), Vec::new());
-        #[rustfmt::skip]
-        let job = Job { task, io, is_locked, sent, pending, ok, failed, unable, bad, full, error, data, extents };
-        self.jobs.insert(job)
+        self.jobs.insert(Job::new(task, io))
     }
 
     /// A leg has completed something.
@@ -343,16 +260,19 @@ impl Mirror {
             return self.on_last_word(leg, result);
         }
         let data_start = at.label.data_start;
-        let job = self.jobs.get_mut(sub.job);
+        if result.is_ok() && sub.kind == Kind::Read {
+            at.on_delay(self.counted.since(sub.since).as_nanos() as u64);
+        }
+        let id = match sub.whose {
+            Whose::Read(read) if result.is_ok() && !self.record.is_changing() => {
+                return self.end_read(read, completion);
+            }
+            Whose::Read(read) => self.jobs.insert(read.into_job()),
+            Whose::Job(job) => job,
+        };
+        let job = self.jobs.get_mut(id);
         match &mut completion.result {
             Ok(()) => {
-                if matches!(job.io.op, Op::Read | Op::BlockStatus) {
-                    at.on_delay(self.counted.since(sub.since).as_nanos() as u64);
-                    // As nearly always: what a leg has said is the answer.
-                    if job.is_asked_once() && !self.record.is_changing() {
-                        return self.end_read(sub.job, completion);
-                    }
-                }
                 match &mut job.task {
                     Task::Look(look) => look.put(leg, completion.data),
                     _ => job.data = completion.data,
@@ -362,7 +282,7 @@ impl Mirror {
             Err(error) => error.offset = error.offset.saturating_sub(data_start),
         }
         self.is_stirred = true;
-        self.on_part(sub.job, leg, completion.result);
+        self.on_part(id, leg, completion.result);
     }
 
     /// A part of a job has ended.
@@ -396,7 +316,7 @@ impl Mirror {
 
     /// Does what can be done now.
     fn settle(&mut self) {
-        self.is_stirred = false;
+        (self.is_stirred, self.steady_until) = (false, Time::ZERO);
         while self.stopped.is_none() && !self.is_closed() {
             if let Some(id) = self.ripe.pop_front() {
                 self.finish(id);
@@ -577,18 +497,20 @@ impl Volume for Mirror {
             }
             return next;
         }
-        next = next.min(self.time_answers()).min(self.step_keeper());
+        if let Some(due) = self.pass_steady() {
+            return next.min(due);
+        }
+        next = next.min(self.time_answers());
+        let keeper = self.step_keeper();
         self.hear_asks();
         self.settle();
         self.tell_standings();
         // What the last poll or this call began has to be polled, and nobody else would say so.
         let soon = if self.has_sent || self.is_late { now } else { Time::NEVER };
-        next.min(soon)
-            .min(self.next_record())
-            .min(self.next_close())
-            .min(self.next_copy())
-            .min(self.next_growth())
-            .min(self.next_scrub())
+        let due = keeper.min(self.next_record()).min(self.next_close());
+        let works = self.next_copy().min(self.next_growth()).min(self.next_scrub());
+        self.begin_steady(due);
+        next.min(soon).min(due).min(works)
     }
 
     fn refresh(&mut self) -> bool {

@@ -279,6 +279,8 @@ impl Mirror {
             reads: 0,
             has_sent: false,
             is_stirred: true,
+            steady_until: Time::ZERO,
+            steady_reads: 0,
             canary: MirrorCanary::None,
         })
     }

@@ -2,8 +2,6 @@
 
 use thinwire_volume::{Completion, ErrorKind, Io, IoError, Op};
 
-use super::legs::quickest;
-use super::regions::Beside;
 use super::{Job, Mirror, MirrorCanary, NAME, Task, bits};
 
 /// Zeroes are written in pieces of so many bytes, one after the other: a leg answers in time for each, and for what else it is
@@ -25,6 +23,7 @@ impl Mirror {
     pub(super) fn begin(&mut self, io: Io) {
         self.pace.on_use(io.len, self.now);
         match io.op {
+            Op::Read | Op::BlockStatus if self.ask_once(&io) => {}
             Op::Read | Op::BlockStatus => {
                 let id = self.new_job(Task::User, io);
                 if !self.ask(id) {
@@ -50,67 +49,6 @@ impl Mirror {
             Op::LoadWriter => self.load_writer(&io),
             Op::StoreWriter => self.store_writer(io),
         }
-    }
-
-    /// Sends a read to the leg that is expected to answer first, of those that have not failed it. False if there is none.
-    fn ask(&mut self, id: u32) -> bool {
-        self.reads += 1;
-        let among = match self.canary {
-            MirrorCanary::TwoTruths => self.active,
-            _ => self.in_sync,
-        };
-        let job = self.jobs.get_mut(id);
-        let among = match self.config.read_only && self.canary != MirrorCanary::TwoTruths {
-            // What was open at a crash one leg has, and no record says which.
-            true => {
-                let touched = self.regions.of(job.io.offset, job.io.len);
-                among & !touched.fold(0, |legs, region| legs | self.regions.stale(region))
-            }
-            false => among,
-        };
-        let can_be_asked = among & !job.failed;
-        let beside = match self.canary {
-            MirrorCanary::ReadsBesideWrites => Beside::Nobody,
-            _ if job.is_locked => Beside::Nobody,
-            _ => self.regions.reader(self.regions.of(job.io.offset, job.io.len), can_be_asked),
-        };
-        match beside {
-            Beside::Nobody => {}
-            _ if can_be_asked == 0 => return false,
-            Beside::Leg(leg) => {
-                self.send_read(id, usize::from(leg));
-                return true;
-            }
-            Beside::Wait => {
-                job.is_locked = true;
-                let (offset, end) = (job.io.offset, job.io.offset + job.io.len);
-                // Else it is asked when it has its range.
-                return !self.locks.acquire(id, offset, end, false) || self.ask(id);
-            }
-        }
-        let job = self.jobs.get_mut(id);
-        let leg = match self.canary {
-            // At another one each time, and not always the same of a whole pass over all blocks.
-            MirrorCanary::TwoTruths => {
-                let nth = self.reads ^ self.reads >> 3 ^ self.reads >> 6;
-                bits(among & !job.failed).nth(nth as usize % among.count_ones() as usize)
-            }
-            _ => quickest(&self.legs, among & !job.failed, self.reads),
-        };
-        let Some(leg) = leg else { return false };
-        self.send_read(id, leg);
-        true
-    }
-
-    #[inline]
-    fn send_read(&mut self, id: u32, leg: usize) {
-        let Io { op, flags, offset, len, .. } = self.jobs.get_mut(id).io;
-        let mut flags = flags;
-        // Another leg may have better, as long as there is one: also one that is being copied to.
-        flags.verified |= op == Op::Read
-            && !self.active.is_power_of_two()
-            && self.canary != MirrorCanary::UnverifiedSource;
-        self.send_data(leg, id, Io { flags, ..Io::new(0, op, offset, len) });
     }
 
     /// A read that has waited for writes holds its range, for as long as it takes.
@@ -146,24 +84,6 @@ impl Mirror {
         match may_go || overtakes {
             true => self.send_write(id),
             false => self.intent.wait(id),
-        }
-    }
-
-    /// Legs of which one may be read beside a write that begins there. What is being read there by now may see it: so none is, if
-    /// that comes from several.
-    fn readers(&mut self, region: u32) -> u8 {
-        let mut asked = 0_u8;
-        for (_, sub) in self.subs.iter_mut().filter(|(_, sub)| !sub.is_orphan) {
-            let Job { task, io, .. } = self.jobs.get_mut(sub.job);
-            let reads = matches!(task, Task::User) && matches!(io.op, Op::Read | Op::BlockStatus);
-            if reads && self.regions.of(io.offset, io.len).contains(&region) {
-                asked |= 1 << sub.leg;
-            }
-        }
-        match asked.count_ones() {
-            0 => self.in_sync,
-            1 => self.in_sync & asked,
-            _ => 0,
         }
     }
 
@@ -252,15 +172,6 @@ impl Mirror {
             }
         }
         self.granted = granted;
-    }
-
-    /// A read has ended that was asked for once.
-    #[inline]
-    pub(super) fn end_read(&mut self, id: u32, mut completion: Completion) {
-        let Some(Job { io, .. }) = self.jobs.remove(id.into()) else { return };
-        self.on_shown(io.offset, io.len);
-        completion.token = io.token;
-        self.put_ready(completion);
     }
 
     /// A planted fault: the first leg completes a write.

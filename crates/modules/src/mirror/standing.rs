@@ -3,6 +3,7 @@
 use thinwire_buffer::SegList;
 use thinwire_volume::{Completion, ErrorKind, IoError, Slab, VolumeEvent};
 
+use super::jobs::Whose;
 use super::legs::Leg;
 use super::{LegState, Mirror, MirrorCanary, NAME, Task, bits};
 
@@ -137,12 +138,16 @@ impl Mirror {
 
     /// What a leg has outstanding has failed there, however it ends; or only what it reads.
     pub(super) fn orphan(&mut self, leg: usize, only_reads: bool) {
+        self.keep_reads(1 << leg);
         let mut orphaned = std::mem::take(&mut self.orphaned);
         for (_, sub) in self.subs.iter_mut() {
             let is_its = usize::from(sub.leg) == leg && !sub.is_orphan;
-            if is_its && (!only_reads || self.jobs.get_mut(sub.job).is_read()) {
+            if let Whose::Job(job) = sub.whose
+                && is_its
+                && (!only_reads || self.jobs.get_mut(job).is_read())
+            {
                 sub.is_orphan = true;
-                orphaned.push(sub.job);
+                orphaned.push(job);
             }
         }
         let bit = 1 << leg;
@@ -186,6 +191,7 @@ impl Mirror {
         if self.stopped.replace(kind).is_some() {
             return;
         }
+        self.keep_reads(u8::MAX);
         self.subs.iter_mut().for_each(|(_, sub)| sub.is_orphan = true);
         // Nor is a label written on.
         self.legs.iter_mut().flatten().for_each(|leg| leg.label_since = None);

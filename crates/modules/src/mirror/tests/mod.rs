@@ -19,6 +19,7 @@ mod removals;
 mod replacements;
 mod resyncs;
 mod scrubs;
+mod steady;
 mod sums;
 mod works;
 pub(crate) mod world;

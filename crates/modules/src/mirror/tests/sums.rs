@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use thinwire_buffer::Pool;
+use thinwire_buffer::{Pool, SegList};
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::testing::finish;
 use thinwire_volume::{IoFlags, Layer, ScrubReport};
