@@ -60,6 +60,12 @@ pub(super) struct Commits {
 }
 
 impl Commits {
+    /// Somebody waits for it to go on, or for what follows.
+    pub fn waits(&self) -> bool {
+        let is_asked = self.is_wanted || self.under_way.is_some() || !self.queue.is_empty();
+        is_asked || !self.freed.is_empty() || self.discarding > 0
+    }
+
     pub fn new() -> Self {
         Commits {
             open: 1,

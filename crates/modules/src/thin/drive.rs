@@ -1,9 +1,10 @@
 //! What drives a pool: completions and events of its parts, and the steps that follow.
 
 use thinwire_buffer::Time;
-use thinwire_volume::{Completion, ErrorKind, Op, Volume, VolumeEvent};
+use thinwire_volume::{Completion, ErrorKind, Volume, VolumeEvent};
 
 use super::opening::Phase;
+use super::reads::OneBlock;
 use super::{Core, POOL_LABEL_TOKEN, PoolCanary, ROUNDS_MAX, tell_all};
 
 /// In the place of the number of a piece: there is only one.
@@ -12,7 +13,7 @@ pub(super) const ALONE: u32 = u32::MAX;
 pub(super) const AROUND: u32 = u32::MAX - 2;
 
 /// Errors after which the part is not there: what was told to it may still arrive, so that no block may change hands.
-fn is_final(kind: ErrorKind) -> bool {
+pub(super) fn is_final(kind: ErrorKind) -> bool {
     matches!(
         kind,
         ErrorKind::Away
@@ -34,6 +35,8 @@ pub(super) enum Sub {
         /// What an offset there lacks to be one of the volume, modulo 2^64.
         shift: u64,
     },
+    /// A read that is no job.
+    Read(OneBlock),
     Flush {
         job: u32,
     },
@@ -59,6 +62,7 @@ impl Core {
             }
             self.metadata.poll(&mut inbox);
             self.look_at_events();
+            self.is_calm &= inbox.is_empty();
             for completion in inbox.drain(..) {
                 if self.trees.is_mine(&completion) {
                     self.trees.on_completion(completion, &mut *self.metadata);
@@ -67,12 +71,27 @@ impl Core {
                     self.growth.on_completion(1, completion);
                 }
             }
-            self.settle();
+            if !self.has_only_read() {
+                self.settle();
+            }
             if !self.has_sent {
                 break;
             }
         }
         self.inbox = inbox;
+    }
+
+    /// There is nothing to do that is not done: see [`Core::is_calm`].
+    fn has_only_read(&self) -> bool {
+        self.is_calm
+            && self.ripe.is_empty()
+            && self.waiting.is_empty()
+            && !self.commits.is_wanted
+            && self.now < self.next_commit()
+            && !self.winds_up
+            && self.trees.is_turned()
+            && self.ops.is_idle()
+            && self.growth.is_idle()
     }
 
     /// Does all that can be done without a poll.
@@ -101,10 +120,15 @@ impl Core {
             self.look_at_stalled();
             self.look_at_levels();
             if !news.came && self.ripe.is_empty() && !self.ops.is_awake() {
+                self.is_calm = self.phase == Phase::Serving
+                    && self.trees.is_idle()
+                    && !self.commits.waits()
+                    && self.stalled.is_empty()
+                    && self.syncing.is_empty();
                 return;
             }
         }
-        self.has_sent = true;
+        (self.has_sent, self.is_calm) = (true, false);
     }
 
     /// Who waits for room waits for something that ends.
@@ -120,6 +144,7 @@ impl Core {
     }
 
     fn on_data(&mut self, mut completion: Completion) {
+        let was_calm = std::mem::take(&mut self.is_calm);
         if self.trees.is_mine_of_data(&completion) {
             // At once: what comes behind it may have seen what was lost.
             if let Err(error) = completion.result {
@@ -129,6 +154,10 @@ impl Core {
             return self.trees.on_data_completion(completion);
         }
         match self.subs.remove(completion.token) {
+            Some(Sub::Read(read)) => {
+                self.is_calm = was_calm && completion.result.is_ok();
+                self.end_read(completion.token as u32, &read, completion);
+            }
             Some(Sub::Job { job, piece, shift }) => {
                 let of = self.jobs.get_mut(job);
                 of.pending -= 1;
@@ -141,13 +170,7 @@ impl Core {
                             self.stop(error.kind, why);
                         }
                     }
-                    Ok(()) if piece == ALONE => {
-                        of.data = completion.data;
-                        let is_read = of.io.op == Op::Read && of.error.is_none();
-                        if is_read && of.pending == 0 && of.losses == self.commits.losses {
-                            return self.finish(job);
-                        }
-                    }
+                    Ok(()) if piece == ALONE => of.data = completion.data,
                     Ok(()) if piece >= AROUND => {
                         of.around[(piece - AROUND) as usize] = completion.data;
                     }
@@ -186,6 +209,7 @@ impl Core {
         if self.untold_events() == 0 {
             return;
         }
+        self.is_calm = false;
         let (mut data, mut metadata) = (Vec::new(), Vec::new());
         self.data.poll_events(&mut data);
         self.metadata.poll_events(&mut metadata);
@@ -251,7 +275,9 @@ impl Core {
         }
         if self.phase == Phase::Serving {
             self.step_trim();
-            self.settle();
+            if !self.has_only_read() {
+                self.settle();
+            }
         }
         let soon = match self.has_sent || self.ops.is_awake() || self.ops.wants_background() {
             true => now,

@@ -4,6 +4,7 @@ use thinwire_buffer::SegList;
 use thinwire_volume::{Completion, ErrorKind, Io, IoError, Op};
 
 use super::provision::Target;
+use super::reads::{job_of, owner_of_job};
 use super::{Core, NAME, PoolCanary};
 use crate::meta::tree::TreeStop;
 use crate::pieces::Pieces;
@@ -135,6 +136,7 @@ impl Core {
         let to = self.slots.get_mut(slot);
         debug_assert!(io.op.is_record() || to.geometry.check(&io) == Ok(()), "{io:?}");
         to.outstanding += 1;
+        self.is_calm &= io.op == Op::Read;
         match io.op {
             Op::Cut => return self.ask_cut(slot, &io),
             Op::LoadWriter | Op::StoreWriter => return self.begin_record(slot, &io),
@@ -142,7 +144,7 @@ impl Core {
         }
         if to.is_held && io.op.is_write() {
             to.waiting.push_back(io);
-        } else {
+        } else if io.op != Op::Read || !self.read_at_once(slot, &io) {
             self.begin(slot, io);
         }
         self.settle_jobs();
@@ -201,7 +203,7 @@ impl Core {
         // Of all of the I/O, whatever part is done.
         let (start, end) = (job.io.offset >> shift, (job.io.offset + job.io.len - 1) >> shift);
         let slot = self.slots.get_mut(job.slot);
-        slot.locks.acquire(id, start, end + 1, held == Held::Exclusive)
+        slot.locks.acquire(owner_of_job(id), start, end + 1, held == Held::Exclusive)
     }
 
     /// Lets go of them, so that others come on.
@@ -210,8 +212,8 @@ impl Core {
         if std::mem::replace(&mut job.held, Held::No) == Held::No {
             return;
         }
-        self.slots.get_mut(job.slot).locks.release(id, &mut self.granted);
-        self.ripe.extend(self.granted.drain(..));
+        self.slots.get_mut(job.slot).locks.release(owner_of_job(id), &mut self.granted);
+        self.ripe.extend(self.granted.drain(..).map(job_of));
     }
 
     /// Does all that jobs can do now.

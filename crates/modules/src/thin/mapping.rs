@@ -72,7 +72,7 @@ impl Core {
 
     /// Where a byte of a volume is on the data part, whose block that is.
     #[inline]
-    fn place_of(&self, mapping: &Mapping, at: u64) -> u64 {
+    pub(super) fn place_of(&self, mapping: &Mapping, at: u64) -> u64 {
         let within = at & (self.head.block_bytes() - 1);
         self.data_start + (mapping.block << self.head.block_shift) + within
     }
@@ -99,16 +99,6 @@ impl Core {
         let (offset, len, flags) = (job.io.offset, job.io.len, job.io.flags);
         let row = self.row_of(volume);
         let losses = self.commits.losses;
-        // As most: there is nothing to cut.
-        if first == last
-            && let Some(mapping) = self.trees.lookup(row.blocks(), first)?
-        {
-            let job = self.jobs.get_mut(id);
-            (job.stage, job.losses) = (Stage::Move, losses);
-            let data = self.place_of(&mapping, offset);
-            self.send(id, ALONE, offset, Io { flags, ..Io::new(0, Op::Read, data, len) });
-            return Ok(());
-        }
         self.look(&row, first, last)?;
         self.cut_runs(offset, len);
         let job = self.jobs.get_mut(id);

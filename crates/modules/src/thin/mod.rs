@@ -46,6 +46,7 @@ mod module;
 mod opening;
 mod ops;
 mod provision;
+mod reads;
 mod repair;
 mod report;
 mod rows;
@@ -287,6 +288,8 @@ struct Core {
     now: Time,
     /// Something was submitted below since that was polled, or there is more to do.
     has_sent: bool,
+    /// All was done that there was to do, and since then there were but reads of what is mapped.
+    is_calm: bool,
 }
 
 /// A pool of blocks that has volumes. A handle: clones are the same pool, and volumes keep it. It ends when the last of them is dropped.

@@ -186,6 +186,7 @@ impl ThinPool {
             report: Levels::default(),
             now: Time::ZERO,
             has_sent: false,
+            is_calm: false,
             config,
         };
         Ok(ThinPool(Rc::new(RefCell::new(core))))

@@ -47,6 +47,7 @@ impl Core {
             return;
         }
         let Some(mut next) = self.trim.next else { return };
+        self.is_calm = false;
         self.trim.at = self.now + EVERY;
         let most = (DISCARD_BYTES_MAX >> self.head.block_shift).max(1);
         for _ in 0..DISCARDS_MAX {

@@ -75,6 +75,12 @@ impl Trees {
         matches!(self.phase, Phase::Idle) && self.ios.iter().all(Option::is_none)
     }
 
+    /// A [turn](Trees::turn) has nothing to do.
+    #[inline]
+    pub fn is_turned(&self) -> bool {
+        matches!(self.phase, Phase::Idle) && self.wanted.is_empty() && !self.news.came
+    }
+
     /// Both copies of the label say what is there, or the older one is gone. Else what the last commit has freed is kept for who finds the older
     /// one, until another commit is durable, of whatever.
     pub fn is_in_both(&self) -> bool {
