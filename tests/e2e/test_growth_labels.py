@@ -50,6 +50,11 @@ def summed(mib):
     return (blocks - -(-blocks // 513)) * 4096
 
 
+def sizes(disk):
+    """What it is made of, and how large each of these is by now."""
+    return [(node["name"], node["bytes"]) for node in disk.status()["nodes"]]
+
+
 def size(lab, volume, run_dir):
     return len(content(lab, volume, run_dir))
 
@@ -202,6 +207,8 @@ def a_mounted_file_system_grows(lab, top):
     more = 64 * MIB if top == "stripe" else 32 * MIB
     until("the disk is larger", SOON, lambda: int(run("blockdev", "--getsize64", disk.path).stdout) == was + more)
     check(disk.status()["bytes"] == was + more, "status shows the size")
+    grown = sizes(disk)
+    check(grown[0][1] == was + more and [of for name, of in grown if "/" in name and "#" not in name] == [64 * MIB] * len(at if top == "stripe" else at[:2]), grown)
     if run("resize2fs", disk.path, check_exit=False, timeout=60).returncode != 0:
         # Mounted, this kernel may refuse it to a container.
         run("umount", folder)
@@ -221,6 +228,7 @@ def a_mounted_file_system_grows(lab, top):
             first.seek(1572864), second.seek(1572864)
             check(first.read() == second.read(), "legs are alike")
     disk = Attachment(lab, of("home"), face="block", name="home")
+    check(sizes(disk) == grown, f"what is shown of it is what it was shown as behind the growth, {grown}: {sizes(disk)}")
     folder = mount(lab, disk.path)
     check([digest(kept), digest(os.path.join(folder, "more"))] == [before, later], "all is there")
     run("umount", folder)
@@ -373,6 +381,8 @@ def sums_grow_while_they_are_used(lab, over):
     check(f"kept has {summed(48) - own} bytes" in said.stdout, said.stdout)
     check(f"left (integrity) has {summed(48)} bytes, and had {summed(24)}" in said.stderr, said.stderr)
     until("the disk has grown", SOON, lambda: disk.status()["bytes"] == summed(48) - own)
+    shown = [of for _, of in sizes(disk)]
+    check(shown == [summed(48) - own, *[summed(48), 48 * MIB] * 2], f"all that it is made of is shown so: {shown}")
     check(fio.finish(90)["error"] == 0, "all that was written is there")
     # Over the border, by who comes now, and on to the end.
     source = lab.path("source.img")

@@ -110,6 +110,8 @@ def a_pool_over_a_mirror_grows_under_a_file_system(lab):
     check("pool (thin) has" in told.stdout and "both (mirror) has" in told.stderr, (told.stdout, told.stderr))
     check("thin" in do("status", pool).stdout, "it is shown by its own name, too")
     now = stands()
+    shown = [node["bytes"] for node in json.loads(do("status", pool, "--json").stdout)["nodes"]]
+    check(shown[0] == now["data_bytes"] and shown[2:4] == [96 * MIB] * 2 and shown[-1] == 10 * MIB, f"all that it is made of is shown as large as it is: {shown}")
     check(now["data_bytes"] == before["data_bytes"] + 72 * MIB, (before, now))
     check(now["metadata_bytes"] > before["metadata_bytes"] + MIB, (before, now))
     do("grow", f"{pool}@home", "80M")

@@ -74,6 +74,8 @@ pub struct NodeStage {
 /// What a [`Metered`] counts, for others to look at.
 #[derive(Debug, Default)]
 pub struct Meter {
+    /// Of its volume, as that has said last.
+    bytes: Cell<u64>,
     // See [`MeterReport`], each by itself: on the way of an I/O nothing else is touched.
     reads: Cell<u64>,
     read_bytes: Cell<u64>,
@@ -116,6 +118,11 @@ impl Meter {
             busy_ns: self.busy_ns.get(),
             recent: self.recent.get(),
         }
+    }
+
+    /// The size of its volume, as whoever uses that knows it: changes with [`VolumeEvent::Resized`]. 0 before there was one.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.get()
     }
 
     /// Some I/O has failed since [`Meter::take_failure`].
@@ -277,6 +284,7 @@ impl Metered {
         above: Option<Rc<Meter>>,
         clock: Option<Rc<dyn StageClock>>,
     ) -> Self {
+        meter.bytes.set(below.geometry().bytes);
         Metered { below, meter, above, clock, path: None }
     }
 
@@ -329,6 +337,7 @@ impl Layer for Metered {
     }
 
     fn on_events(&mut self, events: &mut [VolumeEvent]) {
+        self.meter.bytes.set(self.below.geometry().bytes);
         if let Some(path) = &self.path {
             events.iter_mut().for_each(|event| event.name(path));
         }

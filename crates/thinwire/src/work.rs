@@ -125,7 +125,7 @@ pub struct NodeStatus {
     pub name: String,
     /// Its kind.
     pub kind: String,
-    /// Its size, as it was when it was opened; 0 if it was not there.
+    /// Its size, of a pool that of its data; 0 if it was not there.
     pub bytes: u64,
     /// Which leg of the mirror above it is, counted from 0; null if of none.
     pub leg: Option<usize>,

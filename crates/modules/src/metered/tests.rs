@@ -50,6 +50,22 @@ fn it_is_what_it_stands_on_and_counts_what_goes_there() {
     assert_eq!(meter.report(), expected);
 }
 
+/// Whoever shows it does not ask the volume.
+#[test]
+fn it_is_as_large_as_the_volume_has_become() {
+    let puppet = Puppet::new(1, Puppet::GEOMETRY);
+    let (mut volume, meter) = metered(&puppet);
+    assert_eq!(meter.bytes(), Puppet::GEOMETRY.bytes);
+    let larger = 2 * Puppet::GEOMETRY.bytes;
+    puppet.tell(VolumeEvent::Resized { bytes: larger });
+    volume.poll_events(&mut Vec::new());
+    assert_eq!((volume.geometry().bytes, meter.bytes()), (larger, larger));
+    // What stands there later, as a leg that is back, need not be as large.
+    let _again =
+        Metered::new(Box::new(Puppet::new(2, Puppet::GEOMETRY)), meter.clone(), None, None);
+    assert_eq!(meter.bytes(), Puppet::GEOMETRY.bytes);
+}
+
 /// Two overlap: 30 ms of one and 10 ms of the other are 40 ms, whichever came first.
 #[test]
 fn how_long_they_take_is_the_sum_over_all() {

@@ -373,6 +373,11 @@ impl ThinPool {
         self.0.borrow_mut().make_report()
     }
 
+    /// [`PoolReport::data_bytes`], without looking at its volumes.
+    pub fn data_bytes(&self) -> u64 {
+        self.0.borrow().data_bytes()
+    }
+
     /// Begins an operation, behind those that were begun before. Its number is that under which it ends.
     pub fn begin(&self, op: PoolOp) -> OpNumber {
         let core = &mut *self.0.borrow_mut();

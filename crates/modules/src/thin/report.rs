@@ -141,8 +141,14 @@ impl Core {
         }
     }
 
+    /// See [`PoolReport`].
+    pub(super) fn data_bytes(&self) -> u64 {
+        let [(_, blocks), _] = self.used();
+        blocks << self.head.block_shift
+    }
+
     pub(super) fn make_report(&mut self) -> PoolReport {
-        let [(blocks, blocks_total), (nodes, nodes_total)] = self.used();
+        let [(blocks, _), (nodes, nodes_total)] = self.used();
         let shift = self.head.block_shift;
         let node_bytes = NODE_BYTES as u64;
         let report = |(&volume, entry): (&u64, &super::Entry)| VolumeReport {
@@ -161,7 +167,7 @@ impl Core {
         PoolReport {
             block_bytes: self.head.block_bytes(),
             data_used_bytes: blocks << shift,
-            data_bytes: blocks_total << shift,
+            data_bytes: self.data_bytes(),
             metadata_used_bytes: nodes * node_bytes,
             metadata_bytes: nodes_total * node_bytes,
             snapshots_left: TIME_MAX - 1 - self.head.time,

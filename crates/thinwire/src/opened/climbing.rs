@@ -58,7 +58,6 @@ impl Level {
 pub(super) struct Risen {
     /// Where it stands there.
     pub node: usize,
-    pub bytes: u64,
     /// Of one that works for itself.
     pub whole: Option<[u8; 16]>,
 }
@@ -182,7 +181,7 @@ impl Climb {
     /// See [`ClimbError`].
     pub fn begin(host: &Host, chain: &Chain, leaf: Box<dyn Volume>) -> Result<Self, ClimbError> {
         let leaf = over(host, chain.meters.as_ref(), leaf);
-        let risen = vec![Risen { node: chain.node, bytes: leaf.geometry().bytes, whole: None }];
+        let risen = vec![Risen { node: chain.node, whole: None }];
         let mut climb = Climb { volume: vec![leaf], at: 0, step: Step::Over, risen };
         climb.rise(host, chain)?;
         Ok(climb)
@@ -311,8 +310,8 @@ impl Climb {
     }
 
     fn stand_on(&mut self, host: &Host, level: &Level, mut volume: Box<dyn Volume>) {
-        let (node, bytes) = (level.node, volume.geometry().bytes);
-        self.risen.push(Risen { node, bytes, whole: working_whole(level.kind(), &mut *volume) });
+        let whole = working_whole(level.kind(), &mut *volume);
+        self.risen.push(Risen { node: level.node, whole });
         self.volume = vec![over(host, level.meters.as_ref(), volume)];
         self.at += 1;
     }

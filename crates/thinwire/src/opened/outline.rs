@@ -26,7 +26,7 @@ pub struct OutlineNode {
     pub name: String,
     /// Its module, or what kind of leaf it is.
     pub kind: &'static str,
-    /// Its size, as it was when it was opened; 0 if it was not there.
+    /// Its size, of a pool that of its data; 0 if it was not there.
     pub bytes: u64,
     /// The UUID of the whole, of one that works for itself.
     pub whole: Option<[u8; 16]>,
@@ -135,13 +135,8 @@ impl Outline {
     pub fn end(&mut self, at: usize, built: &mut Outcome<Root>) {
         self.depth -= 1;
         let node = &mut self.nodes[at];
-        match built {
-            Ok(Root::Port(port)) => node.bytes = port.geometry().bytes,
-            Ok(Root::Other(volume)) => {
-                node.bytes = volume.geometry().bytes;
-                node.whole = working_whole(node.kind, &mut **volume);
-            }
-            Err(_) => {}
+        if let Ok(Root::Other(volume)) = built {
+            node.whole = working_whole(node.kind, &mut **volume);
         }
     }
 
@@ -249,9 +244,9 @@ impl Outline {
 impl Bottom {
     /// Some of it is there again.
     pub fn on_risen(&mut self, risen: &[Risen]) {
-        for Risen { node, bytes, whole } in risen {
+        for Risen { node, whole } in risen {
             if let Some(node) = self.outline.get_mut(*node) {
-                (node.bytes, node.whole) = (*bytes, *whole);
+                node.whole = *whole;
             }
         }
     }
@@ -262,11 +257,15 @@ impl Bottom {
         for node in &self.outline {
             let mut node = node.clone();
             node.state = node.leaf.and_then(|leaf| self.leaf_state(leaf));
+            node.bytes = node.meter.as_ref().map_or(0, |meter| meter.bytes());
             let (depth, pool) = (node.depth + 1, node.pool);
             all.push(node);
-            let Some(pool) = pool.and_then(|pool| self.commons.get(pool)) else { continue };
-            let below = pool.bottom().outline().into_iter();
+            let Some(common) = pool.and_then(|pool| self.commons.get(pool)) else { continue };
+            let top = all.len();
+            let below = common.bottom().outline().into_iter();
             all.extend(below.map(|node| OutlineNode { depth: depth + node.depth, ..node }));
+            // As a volume it has nothing.
+            all[top].bytes = common.pool().0.data_bytes();
         }
         all
     }

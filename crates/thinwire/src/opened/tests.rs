@@ -68,6 +68,31 @@ fn each_volume_of_a_tree_counts_what_goes_to_it() {
     assert!(alone.outline().iter().all(|node| node.meter.is_none()));
 }
 
+/// What is shown of a volume that has grown, and of all that it is made of, is what they are now.
+#[test]
+fn each_volume_of_a_tree_is_shown_as_large_as_it_has_become() {
+    let dir = TempDir::new("opened-grows");
+    let path = dir.path().join("a.img");
+    std::fs::write(&path, [0; 1 << 16]).unwrap();
+    let options =
+        VolumeOptions::new(crate::keys::Security::default(), &WireArgs::default(), PathBuf::new());
+    let spec = format!("linear:[memory:64K,linear:[{}]]", path.display());
+    let mut volume = open_volume(&spec.parse().unwrap(), &options, None).unwrap();
+    let sizes = |volume: &dyn OpenVolume| -> Vec<u64> {
+        volume.outline().iter().map(|node| node.bytes >> 10).collect()
+    };
+    assert_eq!(sizes(&*volume), [128, 64, 64, 64]);
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(1 << 18).unwrap();
+    let (mut events, until) = (Vec::new(), Instant::now() + Duration::from_secs(10));
+    while events.is_empty() {
+        assert!(Instant::now() < until, "nobody has seen it");
+        volume.volume().refresh();
+        volume.turn(Wait::Until(Instant::now() + Duration::from_millis(10))).unwrap();
+        volume.volume().poll_events(&mut events);
+    }
+    assert_eq!(sizes(&*volume), [320, 64, 256, 256]);
+}
+
 /// Two images as one volume, of which the second fails the next flush, as a disk does: once.
 struct Failing {
     dir: TempDir,
