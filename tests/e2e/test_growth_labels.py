@@ -253,6 +253,11 @@ def an_export_grows_with_its_labels(lab):
     said = thinwire(lab, "volume", "grow", of("pool"), *run_dir, timeout=60).stdout
     check(said == f"pool has {62 * MIB} bytes\n", said)
     until("who has it attached sees it", SOON, lambda: os.stat(file.path).st_size == 62 * MIB)
+
+    def shown():
+        status = json.loads(thinwire(lab, "status", "--json", *run_dir).stdout)["targets"][0]
+        return [node["bytes"] >> 20 for node in status["exports"][0]["nodes"]]
+    check(shown() == [62, 32, 32], f"the gateway shows all of it as large as it is: {shown()}")
     with open(file.path, "r+b", buffering=0) as out:
         out.seek(60 * MIB)
         out.write(b"behind" * 1000)

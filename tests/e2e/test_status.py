@@ -153,8 +153,21 @@ def gateway_with_a_leaf_away(lab):
     check([leaf["state"] for leaf in both()] == ["attached", "attached"], f"{both()}")
     check(all(leaf["paths"][0]["state"] == "up" for leaf in both()), f"{both()}")
     check(all(leaf["batch"]["policy"] == "backlog" for leaf in both()), f"{both()}")
+
+    def nodes():
+        return shown.target()["exports"][0]["nodes"]
+    tree = nodes()
+    check([(node["depth"], node["kind"], node["bytes"] >> 20) for node in tree] == [(0, "linear", 32), (1, "tw", 16), (1, "tw", 16)], tree)
+    check([node["state"] for node in tree] == [None, "attached", "attached"] and tree[0]["io"]["writes"] > 0, tree)
+    drawn = shown.text().split("middle: export big:\n")[1].split("\n")
+    check([line.split()[0] for line in drawn[:4]] == ["VOLUME", "linear", *uris] and "32 MiB" in drawn[1], drawn)
+    # No file describes it: it has the name of the export.
+    asked = json.loads(thinwire(lab, "volume", "status", "big", "--json", *shown.flags, side="initiator").stdout)
+    check(asked["by"] == "target middle" and [node["name"] for node in asked["nodes"]] == ["linear", *uris], asked)
+    refused(lab, "volume", "status", "small", *shown.flags, says=["no export", "called small"])
     leaves["node2"].kill()
     until("the second leaf is away", 20, lambda: both()[1]["state"] == "away")
+    check([node["state"] for node in nodes()] == [None, "attached", "away"], nodes())
     first, second = both()
     check(first["state"] == "attached" and second["timer"] and second["seconds_left"] is not None, f"{first} {second}")
     said = shown.text()

@@ -105,6 +105,10 @@ def a_target_scrubs_what_it_exports(lab):
     nodes = works.nodes()
     check([node["kind"] for node in nodes] == ["mirror", "integrity", "file", "integrity", "file"], nodes)
     check([node["leg"] for node in nodes] == [None, 0, None, 1, None], nodes)
+    shown = json.loads(thinwire(lab, "status", "--json", "--run-dir", lab.path("run")).stdout)["targets"][0]["exports"][0]["nodes"]
+    check([(node["name"], node["kind"], node["bytes"], node["standing"]) for node in shown]
+          == [(node["name"], node["kind"], node["bytes"], node["standing"]) for node in nodes], shown)
+    check("leg 1, in sync" in thinwire(lab, "status", "--run-dir", lab.path("run")).stdout, "it is drawn")
     works.do("pause")
     scrub = works.nodes("scrub")[0]["work"]["scrub"]
     check(scrub["running"] and scrub["position"] == 0, scrub)

@@ -34,6 +34,8 @@ pub struct ShardReport {
     pub exports: Vec<ExportReport>,
     /// What they stand on at other targets.
     pub leaves: Vec<LeafReport>,
+    /// What exports are made of, by name, as the clerk says it: see [`Clerk::describe`].
+    pub trees: Vec<(String, String)>,
     /// Exports that were taken away, and have something under way.
     pub leaving: Vec<String>,
     /// Exports of which somebody else has what they are made of: nobody is served any more.
@@ -111,6 +113,13 @@ pub trait Clerk {
 
     /// Goes on with all that has begun, after each turn: appends what has ended, and the answers.
     fn tend(&mut self, ended: &mut Vec<(u64, String)>, served: &mut dyn ServedVolumes);
+
+    /// How all stands that exports are made of, by their names, for whoever asks how the shard is: in words as those that it is asked in. It takes a turn, and so
+    /// must not take long. Default: nothing.
+    fn describe(&self, served: &mut dyn ServedVolumes) -> Vec<(String, String)> {
+        let _ = served;
+        Vec::new()
+    }
 }
 
 /// The volumes of a shard, which are with its target, for its [`Clerk`].
@@ -128,7 +137,7 @@ pub(crate) trait Asked {
     fn begin(&mut self, errand: Errand);
 
     /// Tells how the shard is.
-    fn report(&self) -> ShardReport;
+    fn report(&mut self) -> ShardReport;
 
     /// Opens what it may be told to offer, and keeps that.
     fn prepare(&mut self, open: OpenExports) -> Result<(), String>;
@@ -328,7 +337,7 @@ mod tests {
             self.errands.push(errand);
         }
 
-        fn report(&self) -> ShardReport {
+        fn report(&mut self) -> ShardReport {
             unreachable!("nobody asks")
         }
 

@@ -411,7 +411,7 @@ impl TargetShard {
         }
     }
 
-    /// How it is. Between two turns.
+    /// How it is, but for what its clerk says. Between two turns.
     pub fn report(&self) -> ShardReport {
         let (shard, target) = (self.shard(), self.target());
         let now = shard.now();
@@ -441,6 +441,7 @@ impl TargetShard {
                 .iter()
                 .filter_map(|e| Some((e.opening.name.clone(), e.direct?)))
                 .collect(),
+            trees: Vec::new(),
             leaving: target.leaving().map(str::to_owned).collect(),
             fenced: self.fenced.clone(),
             sessions: target.first_sessions(SESSIONS_TOLD_MAX),

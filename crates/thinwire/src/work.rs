@@ -276,6 +276,25 @@ impl ScrubStatus {
     }
 }
 
+/// What a shard says of what an export is made of.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ToldTree {
+    /// How all of that stands; null if there was too much to tell.
+    pub nodes: Option<Vec<NodeStatus>>,
+}
+
+impl ToldTree {
+    /// In the words between a shard and who asks it.
+    pub fn to_words(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// What such words say.
+    pub fn of_words(words: &str) -> Self {
+        serde_json::from_str(words).unwrap_or_default()
+    }
+}
+
 /// What was found of a work, by the UUID of its whole.
 type Works = BTreeMap<[u8; 16], (WorkStatus, Option<MirrorReport>)>;
 

@@ -385,6 +385,7 @@ fn the_json_of_status_is_what_its_document_says() {
         cache: None,
         mirrors: Vec::new(),
         leaves: Vec::new(),
+        nodes: Vec::new(),
     };
     let cache = CacheStatus { bytes: 0, used: 0, dirty: 0, hits: 0, misses: 0, ahead: 0 };
     let session = SessionStatus {

@@ -17,8 +17,13 @@ impl Asked for TargetShard {
         self.tend_errands();
     }
 
-    fn report(&self) -> ShardReport {
-        TargetShard::report(self)
+    fn report(&mut self) -> ShardReport {
+        let mut trees = Vec::new();
+        if let Some(clerk) = self.clerk.take() {
+            trees = clerk.describe(self);
+            self.clerk = Some(clerk);
+        }
+        ShardReport { trees, ..TargetShard::report(self) }
     }
 
     fn prepare(&mut self, open: OpenExports) -> Result<(), String> {

@@ -223,13 +223,13 @@ kind integrity by itself on its part, also over a restart.")]
 Examples:
   thinwire volume status pool.toml#home
   thinwire volume status --json pool.toml#home
+  thinwire volume status disk0
 
-Of a volume that an attachment or a target of this machine has open (with the same --run-dir): each volume that it is made of, with its size, as it was when it was
-opened, how legs of mirrors stand and what they lack, where something is away, how far copies and scrubs are, and what goes to each of them in a second, with how long
-that takes, if anybody uses it. Of one that is not in use `volume check` says what stands
-on its parts. Changes nothing.")]
+Of a volume that an attachment or a target of this machine has open (with the same --run-dir): each volume that it is made of, with its size, how legs of mirrors stand and what they lack, where something is away, how far copies and scrubs are, and what goes to each of them in a second, with how long
+that takes, if anybody uses it. What no file describes, as stripe:[/srv/a.img,/srv/b.img], is named by the attachment or the export that it is. Of a volume that is not
+in use `volume check` says what stands on its parts. Changes nothing.")]
     Status {
-        /// The volume, FILE.toml#NAME
+        /// The volume, FILE.toml#NAME, or the name of an attachment or an export
         volume: VolumeSpec,
         #[command(flatten)]
         #[allow(missing_docs)]

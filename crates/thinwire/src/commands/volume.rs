@@ -1,5 +1,6 @@
 //! `thinwire volume`: labels are written, shown, and put together.
 //!
+//! * `by_name.rs`: what attachments and exports are made of that no file describes
 //! * `check.rs`: whether labels are sound, and what to do where they are not
 //! * `create.rs`: parts get labels
 //! * `grow.rs`: what has labels grows by what its parts have grown by
@@ -14,6 +15,7 @@
 //! * `scrub.rs`: all is read, and mended where that can be known
 
 mod adopt;
+mod by_name;
 mod check;
 mod create;
 #[cfg(test)]
@@ -142,9 +144,12 @@ pub fn run(args: &VolumeArgs) -> Outcome {
         VolumeAction::Resume { volume, pace, common } => {
             live::OpenElsewhere::must_be(volume, common)?.tell(WorkAction::Resume, *pace, common)
         }
-        VolumeAction::Status { volume, common } => {
-            live::OpenElsewhere::must_be(volume, common)?.tell(WorkAction::Status, None, common)
-        }
+        VolumeAction::Status { volume, common } => match by_name::name_of(volume) {
+            Some(name) => by_name::show(name, common),
+            None => {
+                live::OpenElsewhere::must_be(volume, common)?.tell(WorkAction::Status, None, common)
+            }
+        },
         VolumeAction::Limits { volume, limits, common } => {
             live::OpenElsewhere::must_be(volume, common)?.limit(limits, common)
         }

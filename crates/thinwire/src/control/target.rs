@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     BatchStatus, CacheStatus, ControlCounters, IntegrityStatus, MirrorStatus, PathStatus, State,
 };
+use crate::work::NodeStatus;
 
 /// A target and all its shards. A process that is starting, ending or silent tells less: no exports, no
 /// sessions, no counts.
@@ -229,6 +230,9 @@ pub struct ExportStatus {
     pub mirrors: Vec<MirrorStatus>,
     /// The exports of other targets that it stands on.
     pub leaves: Vec<LeafStatus>,
+    /// Of a volume made of others: it, and behind each all that it is made of; else empty, and from a process of an earlier version.
+    #[serde(default)]
+    pub nodes: Vec<NodeStatus>,
 }
 
 /// Who holds an export for writing.

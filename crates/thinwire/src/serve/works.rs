@@ -9,7 +9,10 @@ use super::pools::PoolClerk;
 use crate::control::Response;
 use crate::host::Host;
 use crate::opened::{OutlineNode, TellOutline};
-use crate::work::{WorkAsk, perform};
+use crate::work::{ToldTree, WorkAsk, draw, perform};
+
+/// Volumes that one shard tells of at most, of all exports together: a turn that draws them must not take long.
+const VOLUMES_TOLD_MAX: usize = 512;
 
 /// What the exports of a shard are made of, by name.
 pub(super) type Outlines = Rc<RefCell<Vec<(String, TellOutline)>>>;
@@ -93,5 +96,57 @@ impl Clerk for ShardClerk {
         }
         // They go on when they are polled.
         self.growing.iter().for_each(|export| _ = served.works(export, &mut |_| ()));
+    }
+
+    fn describe(&self, served: &mut dyn ServedVolumes) -> Vec<(String, String)> {
+        let (mut left, mut told) = (VOLUMES_TOLD_MAX, Vec::new());
+        for (export, tell) in &*self.outlines.borrow() {
+            let outline = tell();
+            // One that was taken away is not there any more.
+            if outline.len() < 2 || !served.works(export, &mut |_| ()) {
+                continue;
+            }
+            let nodes = left.checked_sub(outline.len()).map(|less| {
+                left = less;
+                draw(&outline, &mut |visit| _ = served.works(export, visit))
+            });
+            told.push((export.clone(), ToldTree { nodes }.to_words()));
+        }
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thinwire_volume::Work;
+
+    use super::*;
+
+    /// Exports that are there, none of which works for itself.
+    struct Served(&'static [&'static str]);
+
+    impl ServedVolumes for Served {
+        fn works(&mut self, export: &str, _: &mut dyn FnMut(&mut dyn Work)) -> bool {
+            self.0.contains(&export)
+        }
+    }
+
+    /// What is made of nothing, and what is not there any more, is not told of; nor is what there is too much of, and what comes behind that is.
+    #[test]
+    fn what_exports_are_made_of_is_told_up_to_a_bound() {
+        let of = |name: &str, count: usize| -> (String, TellOutline) {
+            let tell = move || (0..count).map(|_| OutlineNode::default()).collect();
+            (name.to_owned(), Box::new(tell))
+        };
+        let most = VOLUMES_TOLD_MAX;
+        let all =
+            [of("a", 2), of("leaf", 1), of("gone", 2), of("wide", most - 1), of("b", most - 2)];
+        let (host, outlines) = (Host::new().unwrap(), Outlines::default());
+        outlines.borrow_mut().extend(all);
+        let clerk = ShardClerk::of(&host, &outlines).expect("there is something to ask of");
+        let told = clerk.describe(&mut Served(&["a", "leaf", "wide", "b"]));
+        let count = |words: &str| ToldTree::of_words(words).nodes.map(|nodes| nodes.len());
+        let told: Vec<_> = told.iter().map(|(name, words)| (name.as_str(), count(words))).collect();
+        assert_eq!(told, [("a", Some(2)), ("wide", None), ("b", Some(most - 2))]);
     }
 }

@@ -12,6 +12,7 @@ use crate::health::empty_status;
 use crate::output;
 use crate::rundir::{ProcessLife, RunDir, TargetRecord};
 use crate::size::show_size;
+use crate::work::drawn;
 
 /// One target; `None` if it has gone meanwhile.
 pub fn look(dir: &RunDir, name: &str, patience: Duration) -> Outcome<Option<TargetStatus>> {
@@ -94,6 +95,10 @@ pub fn text(targets: &[TargetStatus]) -> String {
     for target in targets {
         for line in lines(target) {
             text += &format!("\n{}: {line}", target.node);
+        }
+        for export in target.exports.iter().filter(|export| !export.nodes.is_empty()) {
+            text +=
+                &format!("\n\n{}: export {}:\n{}", target.node, export.name, drawn(&export.nodes));
         }
     }
     text
@@ -217,7 +222,8 @@ fn export_line(export: &ExportStatus) -> String {
     if let Some(cache) = &export.cache {
         line += &format!("; {}", cache.describe());
     }
-    for mirror in &export.mirrors {
+    // What is drawn says how legs stand.
+    for mirror in export.mirrors.iter().filter(|_| export.nodes.is_empty()) {
         line += &format!("; {}", mirror.describe());
     }
     if export.losses > 0 {
@@ -244,8 +250,11 @@ fn session_line(session: &SessionStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{CacheStatus, LeafStatus, State, WriterStatus};
+    use crate::control::{
+        CacheStatus, LeafStatus, MirrorLegStatus, MirrorStatus, State, WriterStatus,
+    };
     use crate::testing::TempDir;
+    use crate::work::NodeStatus;
 
     const SOON: Duration = Duration::from_secs(5);
 
@@ -275,11 +284,11 @@ mod tests {
         assert_eq!(std::fs::read_dir(temp.path().join("run")).unwrap().count(), 0);
     }
 
-    #[test]
-    fn an_export_says_who_holds_it_and_when_another_may() {
-        let mut export = ExportStatus {
-            name: "disk0".into(),
-            volume: "file:/srv/disk0.img".into(),
+    /// 10 GiB that nobody has.
+    fn export(name: &str, volume: &str) -> ExportStatus {
+        ExportStatus {
+            name: name.into(),
+            volume: volume.into(),
             bytes: 10 << 30,
             block_bytes: 512,
             read_only: false,
@@ -295,7 +304,48 @@ mod tests {
             cache: None,
             mirrors: Vec::new(),
             leaves: Vec::new(),
+            nodes: Vec::new(),
+        }
+    }
+
+    /// What is drawn says how legs stand, so that the line of the export does not.
+    #[test]
+    fn what_an_export_is_made_of_is_drawn_behind_the_lines_of_its_target() {
+        let node = |depth, name: &str, bytes, leg: Option<usize>| NodeStatus {
+            depth,
+            name: name.into(),
+            kind: "file".into(),
+            bytes,
+            leg,
+            standing: leg.map(|_| "in sync".into()),
+            ..NodeStatus::default()
         };
+        let leg =
+            MirrorLegStatus { standing: "in sync".into(), lacks: 0, retry_s: None, why: None };
+        let mut home = export("home", "pool.toml#home");
+        home.mirrors = vec![MirrorStatus { legs: vec![leg] }];
+        let mut target = empty_status("gw", TargetState::Serving, true, 9);
+        target.exports = vec![export("plain", "file:/srv/plain.img"), home.clone()];
+        let mirror = home.mirrors[0].describe();
+        assert!(text(&[target.clone()]).contains(&mirror), "{mirror}");
+        target.exports[1].nodes =
+            vec![node(0, "home", 8 << 20, None), node(1, "/srv/a.img", 16 << 20, Some(0))];
+        let said = text(&[target]);
+        assert!(!said.contains(&mirror), "{said}");
+        let drawn = said.split("\n\ngw: export home:\nVOLUME").nth(1).expect(&said);
+        let rows: Vec<_> = drawn.lines().skip(1).map(str::trim_end).collect();
+        assert_eq!(rows.len(), 2, "{said}");
+        assert!(rows[0].starts_with("home ") && rows[0].contains("8 MiB"), "{said}");
+        assert!(
+            rows[1].starts_with("  /srv/a.img ") && rows[1].contains("leg 0, in sync"),
+            "{said}"
+        );
+        assert!(!said.contains("export plain:"), "{said}");
+    }
+
+    #[test]
+    fn an_export_says_who_holds_it_and_when_another_may() {
+        let mut export = export("disk0", "file:/srv/disk0.img");
         let said = export_line(&export);
         let head = "export disk0 of file:/srv/disk0.img, 10 GiB in blocks of 512 bytes";
         assert_eq!(said, format!("{head}, nobody writes"));
@@ -357,22 +407,6 @@ mod tests {
         let mut target = empty_status("gw", TargetState::Serving, true, 9);
         target.drops.insert("duplicate".into(), 4);
         target.exports.push(ExportStatus {
-            name: "big".into(),
-            volume: "linear:[...]".into(),
-            bytes: 512,
-            block_bytes: 512,
-            read_only: false,
-            io: None,
-            shard: 0,
-            shards: vec![0],
-            writer: None,
-            generation: 0,
-            record: "settled".into(),
-            losses: 0,
-            fault: None,
-            copied_bytes: 0,
-            cache: None,
-            mirrors: Vec::new(),
             leaves: vec![LeafStatus {
                 uri: "tw://node2/b?link=eth1".into(),
                 member: None,
@@ -384,6 +418,7 @@ mod tests {
                 integrity: None,
                 detail: None,
             }],
+            ..export("big", "linear:[...]")
         });
         let said = text(&[target]);
         let leaf =

@@ -417,11 +417,16 @@ impl OpenElsewhere {
     }
 
     fn say(&self, nodes: &[NodeStatus], is_json: bool) -> Outcome {
-        if is_json {
-            return output::say_json(&JsonTree { schema: SCHEMA, by: &self.who, nodes });
-        }
-        output::say(&output::printable(&format!("{}\n{}", self.who, drawn(nodes))))
+        say_tree(&self.who, nodes, is_json)
     }
+}
+
+/// What a volume is made of that this attachment or target has open.
+pub fn say_tree(by: &str, nodes: &[NodeStatus], is_json: bool) -> Outcome {
+    if is_json {
+        return output::say_json(&JsonTree { schema: SCHEMA, by, nodes });
+    }
+    output::say(&output::printable(&format!("{by}\n{}", drawn(nodes))))
 }
 
 /// Legs that were there, by their places in the tree.
