@@ -106,6 +106,8 @@ def each_kind_grows_as_far_as_it_can(lab):
         check(one.read() == other.read(), "legs are alike")
     check("all as it was written" in thinwire(lab, "volume", "scrub", of("kept"), *run_dir, timeout=60).stdout, "it fits its sums")
     check(len(content(lab, of("left"), run_dir)) == summed(32), "what comes has sums, too")
+    made = [part["label"]["made_bytes"] for part in json.loads(thinwire(lab, "volume", "dump", "--json", at["a"], at["h"], *run_dir).stdout)["parts"]]
+    check(made == [15 * MIB, None], f"a label says with how much its part was made, if that has grown: {made}")
     # What cannot says why.
     refused(lab, "volume", "grow", of("cut"), *run_dir, says=["made with a size"])
     refused(lab, "volume", "grow", of("row"), *run_dir, says=["part 0 (counted from 0) has", "last one"])

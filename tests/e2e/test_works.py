@@ -174,10 +174,17 @@ def sums_keep_what_they_were_told(lab):
         work = works.nodes(*told)[0]["work"]
         return work["paused"], work["percent"]
 
+    def label():
+        return json.loads(thinwire(lab, "volume", "dump", "--json", part, *run_dir).stdout)["parts"][0]["label"]
+
+    check(label()["work"] is None, "nothing was told")
     disk = Attachment(lab, works.volume, name="sums")
     check(stands() == (False, 50), "as usual")
     check(stands("pause") == (True, 50), "it is paused")
     disk.detach(timeout=40)
+    check(label()["work"] == {"paused": True, "percent": 50, "scrubbed_to": None}, label())
+    check("paused, at 50 % of what users get" in thinwire(lab, "volume", "dump", part, *run_dir).stdout, "people see that, too")
+    check(label()["sum_bitmap"] == {"regions": 11, "open": 0, "bad_blocks": 0, "torn_copies": 0}, label())
     target = Target(lab, f"sums={works.volume}", over="raw", extra=run_dir)
     check(stands() == (True, 50), "it is paused for who opens it next")
     refused(lab, "volume", "scrub", "--wait", works.volume, *run_dir, says=["has paused it"])

@@ -7,7 +7,8 @@ use serde::Serialize;
 use thinwire_modules::cuts::cut_of;
 use thinwire_modules::meta::{Finding, SeenPart};
 
-use self::behind::{Behind, JsonBitmap, JsonSums, look_behind};
+use self::behind::{Behind, JsonBitmap, look_behind};
+use super::dump::JsonSums;
 use super::live::OpenElsewhere;
 use super::look::{NotMade, look_further, whole_of, wholes_of};
 use super::pool_check::{self, JsonPoolCheck};

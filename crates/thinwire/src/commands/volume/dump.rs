@@ -4,13 +4,16 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use thinwire_modules::meta::tree::{NODE_BYTES, TreeSpace, TreeState};
-use thinwire_modules::meta::{Finding, Label, SeenPart};
+use thinwire_modules::meta::{Finding, Label, LabelWork, SeenPart};
 use thinwire_modules::mirror::{
     BITMAP_BYTES, BITMAP_OFFSET, LegState, MirrorState, NO_GENERATION, SeenBitmap, bitmap_bytes,
     look_at_bitmap,
 };
 use thinwire_modules::thin::{PoolHead, SeenWriters, look_at_writers};
-use thinwire_modules::{Integrity, IntegrityState, SumLayout};
+use thinwire_modules::{
+    Integrity, IntegrityState, SUM_BITMAP_OFFSETS, SeenSums, SumLayout, look_at_sums,
+    sum_bitmap_bytes,
+};
 use thinwire_volume::KeptWriter;
 
 use super::hex;
@@ -89,6 +92,16 @@ struct JsonLabel {
     key: Option<String>,
     /// Where the data begins that has sums, and how much is on record together.
     sums: Option<String>,
+    /// And the bitmap before it.
+    sum_bitmap: Option<JsonSums>,
+    /// By its id, the cut of the whole that was made last, of the first part; null if there was none.
+    cut: Option<String>,
+    /// The one that may be there in some parts only; null if there is none.
+    cut_begun: Option<String>,
+    /// Bytes of data with which the part was made; null if it has not grown since.
+    made_bytes: Option<u64>,
+    /// What the whole does beside its users; null where that is as usual.
+    work: Option<JsonWork>,
     /// What it says of a mirror.
     mirror: Option<JsonState>,
     /// Who may write the whole as an export.
@@ -97,6 +110,72 @@ struct JsonLabel {
     bitmap: Option<JsonBitmap>,
     /// What it says of a pool.
     pool: Option<JsonPool>,
+}
+
+/// What a whole keeps of what it does beside its users.
+#[derive(Serialize)]
+struct JsonWork {
+    paused: bool,
+    /// Of what users get.
+    percent: u8,
+    /// A scrub goes on, which has read all before this, in bytes; null if none does.
+    scrubbed_to: Option<u64>,
+}
+
+impl From<LabelWork> for JsonWork {
+    fn from(LabelWork { pace, scrubbed_to }: LabelWork) -> Self {
+        JsonWork { paused: pace.is_paused, percent: pace.percent, scrubbed_to }
+    }
+}
+
+impl JsonWork {
+    fn line(&self) -> String {
+        let paused = if self.paused { "paused, " } else { "" };
+        let scrub = self
+            .scrubbed_to
+            .map(|to| format!("; a scrub goes on, which has read {to} bytes"))
+            .unwrap_or_default();
+        format!("{paused}at {} % of what users get{scrub}", self.percent)
+    }
+}
+
+/// What the bitmap of a part with sums says.
+#[derive(Serialize)]
+pub(super) struct JsonSums {
+    regions: u64,
+    /// How many of these were being written, or may have been.
+    open: u64,
+    /// Blocks of it of which no copy is whole.
+    bad_blocks: u64,
+    /// Copies of blocks that are torn, and of which the other one stands.
+    torn_copies: u64,
+}
+
+impl From<SeenSums> for JsonSums {
+    fn from(seen: SeenSums) -> Self {
+        let SeenSums { regions, open, bad_blocks, torn_copies } = seen;
+        JsonSums { regions, open, bad_blocks, torn_copies }
+    }
+}
+
+impl JsonSums {
+    /// What is no damage, and worth to be told.
+    pub fn note(&self) -> Option<String> {
+        let Self { regions, open, torn_copies, .. } = self;
+        let mut notes = Vec::new();
+        if *open > 0 {
+            notes.push(format!(
+                "open, and unverified where sums do not fit: {open} of {regions} regions"
+            ));
+        }
+        // Copies are written by turns: the next one goes where the torn one is.
+        if *torn_copies > 0 {
+            notes.push(format!(
+                "copies of blocks of its bitmap that are torn: {torn_copies}; the other copy of each stands, and the next write there writes them anew"
+            ));
+        }
+        (!notes.is_empty()).then(|| notes.join("; "))
+    }
 }
 
 /// What the bitmap on a leg says.
@@ -136,6 +215,7 @@ struct JsonPool {
 #[derive(Default)]
 struct Further {
     bitmap: Option<SeenBitmap>,
+    sums: Option<SeenSums>,
     writers: Option<SeenWriters>,
 }
 
@@ -179,6 +259,31 @@ pub(super) fn read_bitmap(
     Ok(Some((look_at_bitmap(label, &state, &read.bytes), read)))
 }
 
+/// The same of a part with sums, whose bitmap is there twice.
+pub(super) fn read_sums(
+    part: &mut [Box<dyn OpenVolume>],
+    seen: &SeenPart,
+    signals: &Signals,
+) -> Outcome<Option<(SeenSums, [ReadBlocks; 2])>> {
+    let Ok(Finding::Label(found)) = &seen.found else { return Ok(None) };
+    let label = &found.label;
+    let state = (label.module.name == Integrity::NAME)
+        .then(|| IntegrityState::decode(&label.state, label.whole_bytes));
+    let Some(Ok(state)) = state else { return Ok(None) };
+    let mut copies = [ReadBlocks::default(), ReadBlocks::default()];
+    for (copy, offset) in copies.iter_mut().zip(SUM_BITMAP_OFFSETS) {
+        let from = label.data_start + offset;
+        // No more of it is there, if the label lies.
+        let room = part[0].volume().geometry().bytes.saturating_sub(from);
+        let bytes = sum_bitmap_bytes(label, &state).min(room);
+        *copy = read_blocks(part, 0, from, bytes, signals)?;
+    }
+    let [first, second] = &copies;
+    let unread = [&first.unread[..], &second.unread].concat();
+    let seen = look_at_sums(label, &state, [&first.bytes, &second.bytes], &unread);
+    Ok(Some((seen, copies)))
+}
+
 /// The same of any part.
 fn read_further(
     part: &mut [Box<dyn OpenVolume>],
@@ -186,6 +291,7 @@ fn read_further(
     signals: &Signals,
 ) -> Outcome<Further> {
     let bitmap = read_bitmap(part, seen, signals)?.map(|(seen, _)| seen);
+    let sums = read_sums(part, seen, signals)?.map(|(seen, _)| seen);
     let writers = match &seen.found {
         Ok(Finding::Label(found)) => {
             let mut read = |offset| read_from(part, 0, offset, NODE_BYTES as u64, signals);
@@ -193,7 +299,7 @@ fn read_further(
         }
         _ => None,
     };
-    Ok(Further { bitmap, writers })
+    Ok(Further { bitmap, sums, writers })
 }
 
 /// What the label of a leg says of its mirror.
@@ -277,7 +383,17 @@ fn json_label(label: &Label, seen: &SeenPart, further: &Further) -> JsonLabel {
         pool: json_pool(label, further.writers.as_ref()),
         key: said_of(label),
         sums: sums_of(label),
+        sum_bitmap: further.sums.map(JsonSums::from),
+        cut: cut_id(label.cut),
+        cut_begun: cut_id(label.cut_begun),
+        made_bytes: label.made_bytes,
+        work: label.work.map(JsonWork::from),
     }
+}
+
+/// A cut, as its snapshots are told apart; none if there is none.
+fn cut_id(id: u64) -> Option<String> {
+    (id != 0).then(|| format!("{id:016x}"))
 }
 
 /// Shows what each label says.
@@ -317,6 +433,18 @@ fn bitmap_text(bitmap: &JsonBitmap) -> String {
     }
     if bitmap.bad_blocks > 0 {
         let _ = write!(text, "; {} of its blocks are torn, and say nothing", bitmap.bad_blocks);
+    }
+    text
+}
+
+fn sum_bitmap_text(bitmap: &JsonSums) -> String {
+    let JsonSums { regions, bad_blocks, .. } = bitmap;
+    let mut text = format!("of {regions} regions");
+    if let Some(note) = bitmap.note() {
+        let _ = write!(text, "; {note}");
+    }
+    if *bad_blocks > 0 {
+        let _ = write!(text, "; no copy of {bad_blocks} of its blocks is whole");
     }
     text
 }
@@ -408,9 +536,15 @@ fn text_of(part: &JsonPart) -> String {
             rows.push(("legs", legs.join("; ")));
         }
     }
+    rows.extend(label.made_bytes.map(|made| ("made with", format!("{made} bytes of data"))));
+    rows.extend(label.work.as_ref().map(|work| ("work", work.line())));
+    let begun = |id: &String| format!("{id}, which may be there in some parts only");
+    rows.extend(label.cut.clone().map(|cut| ("cut", cut)));
+    rows.extend(label.cut_begun.as_ref().map(|cut| ("cut begun", begun(cut))));
     if let Some(bitmap) = &label.bitmap {
         rows.push(("bitmap", bitmap_text(bitmap)));
     }
+    rows.extend(label.sum_bitmap.as_ref().map(|bitmap| ("bitmap", sum_bitmap_text(bitmap))));
     if let Some(pool) = &label.pool {
         rows.extend(pool_rows(pool));
     }
@@ -430,3 +564,6 @@ fn text_of(part: &JsonPart) -> String {
     }
     output::printable(&text)
 }
+
+#[cfg(test)]
+mod tests;

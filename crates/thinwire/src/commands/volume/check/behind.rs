@@ -5,13 +5,10 @@ use thinwire_modules::meta::tree::TreeState;
 use thinwire_modules::meta::{Finding, Label, SeenPart};
 use thinwire_modules::mirror::{LegState, MirrorState, SeenBitmap};
 use thinwire_modules::thin::PoolHead;
-use thinwire_modules::{
-    Crypt, CryptState, Integrity, IntegrityState, SUM_BITMAP_OFFSETS, SeenSums, SumLayout,
-    look_at_sums, sum_bitmap_bytes,
-};
+use thinwire_modules::{Crypt, CryptState, Integrity, IntegrityState, SeenSums, SumLayout};
 
-use super::super::dump::read_bitmap;
-use super::super::parts::{ReadBlocks, read_blocks};
+use super::super::dump::{JsonSums, read_bitmap, read_sums};
+use super::super::parts::ReadBlocks;
 use crate::error::Outcome;
 use crate::labelled::LOST_WITH_LABEL;
 use crate::open::OpenVolume;
@@ -43,15 +40,6 @@ pub(super) struct JsonBitmap {
     bad_blocks: u64,
 }
 
-/// The bitmap of a part with sums.
-#[derive(Serialize)]
-pub(super) struct JsonSums {
-    regions: u64,
-    open: u64,
-    bad_blocks: u64,
-    torn_copies: u64,
-}
-
 impl JsonBitmap {
     /// What is no damage, and worth to be told.
     pub fn note(&self) -> Option<String> {
@@ -61,26 +49,6 @@ impl JsonBitmap {
         (!legs.is_empty()).then(|| {
             format!("by its bitmap something may be lacking, of {all} regions: {}", legs.join(", "))
         })
-    }
-}
-
-impl JsonSums {
-    /// As of [`JsonBitmap::note`].
-    pub fn note(&self) -> Option<String> {
-        let Self { regions, open, torn_copies, .. } = self;
-        let mut notes = Vec::new();
-        if *open > 0 {
-            notes.push(format!(
-                "open, and unverified where sums do not fit: {open} of {regions} regions"
-            ));
-        }
-        // Copies are written by turns: the next one goes where the torn one is.
-        if *torn_copies > 0 {
-            notes.push(format!(
-                "copies of blocks of its bitmap that are torn: {torn_copies}; the other copy of each stands, and the next write there writes them anew"
-            ));
-        }
-        (!notes.is_empty()).then(|| notes.join("; "))
     }
 }
 
@@ -122,8 +90,7 @@ impl Behind {
     }
 
     pub fn sums(&self) -> Option<JsonSums> {
-        let SeenSums { regions, open, bad_blocks, torn_copies } = self.sums?;
-        Some(JsonSums { regions, open, bad_blocks, torn_copies })
+        self.sums.map(JsonSums::from)
     }
 }
 
@@ -155,10 +122,7 @@ pub(super) fn look_behind(
              writing"
         ));
     }
-    if label.module.name == Integrity::NAME
-        && let Ok(state) = IntegrityState::decode(&label.state, label.whole_bytes)
-    {
-        let (mut sums, copies) = read_sums(part, label, &state, signals)?;
+    if let Some((mut sums, copies)) = read_sums(part, seen, signals)? {
         for (copy, read) in copies.iter().enumerate() {
             let what = format!("blocks of copy {copy} of its bitmap");
             behind.wrong.extend(wrong_read(read, &what, "their regions count as open"));
@@ -184,26 +148,6 @@ pub(super) fn look_behind(
         }
     }
     Ok(behind)
-}
-
-fn read_sums(
-    part: &mut [Box<dyn OpenVolume>],
-    label: &Label,
-    state: &IntegrityState,
-    signals: &Signals,
-) -> Outcome<(SeenSums, [ReadBlocks; 2])> {
-    let mut copies = [ReadBlocks::default(), ReadBlocks::default()];
-    for (copy, offset) in copies.iter_mut().zip(SUM_BITMAP_OFFSETS) {
-        let from = label.data_start + offset;
-        // No more of it is there, if the label lies.
-        let room = part[0].volume().geometry().bytes.saturating_sub(from);
-        let bytes = sum_bitmap_bytes(label, state).min(room);
-        *copy = read_blocks(part, 0, from, bytes, signals)?;
-    }
-    let [first, second] = &copies;
-    let unread = [&first.unread[..], &second.unread].concat();
-    let seen = look_at_sums(label, state, [&first.bytes, &second.bytes], &unread);
-    Ok((seen, copies))
 }
 
 /// What cannot be read, and what that means; none if all can.
