@@ -81,6 +81,8 @@ def snapshots_clones_and_what_comes_back(lab):
     check("ended in order" in dumped and f"{said[0]['nodes'][1]} of {said[0]['nodes'][0]} used" in dumped and "volumes at " in dumped, dumped)
     shown = {volume["name"]: volume for volume in pool.show("--space")["volumes"]}
     check([shown[name]["origin"] for name in ("home", "one", "of-one", "two")] == [None, "home", "one", "one"], shown)
+    check(all(volume["shared_bytes"] == volume["mapped_bytes"] - volume["own_bytes"] for volume in shown.values()), shown)
+    check(shown["of-one"]["shared_bytes"] > 0 and pool.show()["volumes"][0]["shared_bytes"] is None, shown)
     check(shown["of-one"]["own_bytes"] == 0 and shown["home"]["own_bytes"] > 0 and shown["two"]["own_bytes"] > 0, shown)
     check(shown["one"]["is_snapshot"] and not shown["two"]["is_snapshot"], shown)
     pool.do("rollback", f"{pool.name}@home", "one")

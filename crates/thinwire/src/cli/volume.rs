@@ -394,7 +394,7 @@ A volume that is neither a pool nor over some is shown if an attachment or a tar
     Show {
         /// The pool, FILE.toml#POOL; or FILE.toml#NAME of any other volume
         pool: VolumeSpec,
-        /// How much of each volume nobody else has, too: what comes back if it is deleted
+        /// How much of each volume nobody else has, too: what comes back if it is deleted; and how much of it others have as well
         #[arg(long)]
         space: bool,
         #[command(flatten)]

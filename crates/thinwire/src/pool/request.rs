@@ -162,6 +162,9 @@ pub struct PoolVolumeStatus {
     pub mapped_bytes: u64,
     /// Of those the ones that nobody else has; null if that was not asked for.
     pub own_bytes: Option<u64>,
+    /// And the ones that others have, too: what is mapped, less its own; null if that was not asked for, and from a process of an earlier version.
+    #[serde(default)]
+    pub shared_bytes: Option<u64>,
     /// What it is a snapshot or a clone of, while that is there.
     pub origin: Option<String>,
     /// It is a snapshot.
@@ -190,11 +193,14 @@ impl PoolStatus {
             let at = report.volumes.binary_search_by_key(&number, |v| v.volume).ok()?;
             Some(report.volumes[at].name.clone())
         };
+        let own = |nth: usize| own.get(nth).copied().flatten();
         let volume = |(nth, volume): (usize, &VolumeReport)| PoolVolumeStatus {
             name: volume.name.clone(),
             bytes: volume.bytes,
             mapped_bytes: volume.mapped_bytes,
-            own_bytes: own.get(nth).copied().flatten(),
+            own_bytes: own(nth),
+            // Of one in use its own was counted later, and may have grown.
+            shared_bytes: own(nth).map(|own| volume.mapped_bytes.saturating_sub(own)),
             origin: volume.origin.and_then(name),
             is_snapshot: volume.is_read_only,
             created_at: volume.created_at,

@@ -329,19 +329,20 @@ fn say_pool(json: &PoolStatus, is_json: bool) -> Outcome {
             (false, Some(origin)) => format!("clone of {origin}"),
             (false, None) => "-".into(),
         };
-        let own = volume.own_bytes.map_or("-".into(), show_size);
+        let size = |bytes: Option<u64>| bytes.map_or("-".into(), show_size);
         vec![
             volume.name.clone(),
             show_size(volume.bytes),
             show_size(volume.mapped_bytes),
-            own,
+            size(volume.own_bytes),
+            size(volume.shared_bytes),
             kind,
         ]
     };
     let rows: Vec<_> = json.volumes.iter().map(row).collect();
     if !rows.is_empty() {
         text += "\n\n";
-        text += &output::table(&["NAME", "SIZE", "MAPPED", "OWN", "WHAT"], &rows);
+        text += &output::table(&["NAME", "SIZE", "MAPPED", "OWN", "SHARED", "WHAT"], &rows);
     }
     output::say(&output::printable(&text)).and(damaged)
 }
