@@ -410,10 +410,12 @@ fn what_several_volumes_fail_is_told_by_as_many_more_flushes_as_there_are_levels
         whole.submit(Io::new(1, Op::Flush, 0, 0));
         let mut told = Vec::new();
         for puppet in &puppets {
-            let part = puppet.take_one();
-            match fails {
-                true => puppet.fail(&part),
-                false => puppet.succeed(&part),
+            // None where the last one has succeeded.
+            for part in puppet.take() {
+                match fails {
+                    true => puppet.fail(&part),
+                    false => puppet.succeed(&part),
+                }
             }
             whole.poll(&mut told);
         }

@@ -175,7 +175,7 @@ fn a_cut_beside_what_is_under_way_is_found() {
 
 #[test]
 fn a_record_before_all_have_answered_is_found() {
-    is_found(CutCanary::EarlyRecord, &["in half", "not there"]);
+    is_found(CutCanary::EarlyRecord, &["in half", "not there", "half a write"]);
 }
 
 #[test]
