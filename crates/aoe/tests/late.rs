@@ -163,6 +163,22 @@ fn cached_called_durable() {
     }
 }
 
+/// What is to be durable when it ends is flushed, where the drive has a cache; and fails as a write if that does not go.
+#[test]
+fn forced_through_a_cache() {
+    let over = |store, pool: &thinwire_buffer::Pool| -> Box<dyn thinwire_volume::Volume> {
+        Box::new(Writeback::new(store, 8 << 20, pool))
+    };
+    for flushes in [true, false] {
+        let mut world = World::over(vec![offer(true)], Box::new(over));
+        let client = world.open_with(1, AoeClientConfig { flushes, ..world.config(1) });
+        world.force(client, 0, &stamp(0, 100, 1)).unwrap();
+        world.crash();
+        let seen = world.read(client, 0, 51_200).unwrap();
+        assert_eq!(seen == stamp(0, 100, 1), flushes);
+    }
+}
+
 /// The store says that it has lost something, and the target lives on. Nothing that was answered as durable is in doubt; of what is
 /// cached the next flush says so, once.
 #[test]

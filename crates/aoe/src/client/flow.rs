@@ -475,7 +475,10 @@ impl AoeClient {
                     request.pieces.sort_unstable_by_key(|piece| piece.sector);
                     request.pieces.drain(..).for_each(|piece| data.append(piece.data));
                     self.spare.pieces.push(request.pieces);
-                    self.complete(&request.pending, Ok(()), data);
+                    match request.pending.flush_behind() {
+                        Some(flush) => self.waiting.push_back(flush),
+                        None => self.complete(&request.pending, Ok(()), data),
+                    }
                 }
             }
         }

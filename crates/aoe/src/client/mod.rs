@@ -106,9 +106,21 @@ struct Pending {
     start: u64,
     end: u64,
     data: SegList,
+    /// A write that is durable when it ends, by a flush that follows it.
+    then_flush: bool,
+    /// It is the flush behind a write of these sectors.
+    behind: Option<(u64, u64)>,
 }
 
 impl Pending {
+    /// The flush that it takes before this write, which has succeeded, has ended.
+    fn flush_behind(&self) -> Option<Pending> {
+        let behind = self.then_flush.then_some((self.start, self.end))?;
+        let (start, end, data) = (0, 0, SegList::new());
+        let (op, then_flush, behind) = (Op::Flush, false, Some(behind));
+        Some(Pending { token: self.token, op, start, end, data, then_flush, behind })
+    }
+
     /// Two that must not be on their way together.
     fn conflicts(&self, other: &Pending) -> bool {
         let overlap = self.start < other.end && other.start < self.end;
@@ -304,8 +316,12 @@ impl AoeClient {
     }
 
     fn complete(&mut self, pending: &Pending, result: Result<(), ErrorKind>, data: SegList) {
-        let (op, sector) = (pending.op, SECTOR_BYTES as u64);
-        let (offset, len) = (pending.start * sector, (pending.end - pending.start) * sector);
+        let (op, (start, end)) = match pending.behind {
+            Some(range) => (Op::Write, range),
+            None => (pending.op, (pending.start, pending.end)),
+        };
+        let sector = SECTOR_BYTES as u64;
+        let (offset, len) = (start * sector, (end - start) * sector);
         let result = result.map_err(|kind| IoError { kind, op, offset, len, module: MODULE });
         self.done.push(Completion { data, ..Completion::new(pending.token, result) });
     }
@@ -368,7 +384,10 @@ impl Volume for AoeClient {
             Op::Flush => (0, 0),
             _ => (sector(io.offset), sector(io.offset + io.len)),
         };
-        let pending = Pending { token: io.token, op: io.op, start, end, data: io.data };
+        // The protocol has nothing else for it.
+        let then_flush = io.flags.fua && io.op == Op::Write && self.config.flushes;
+        let (token, op, data, behind) = (io.token, io.op, io.data, None);
+        let pending = Pending { token, op, start, end, data, then_flush, behind };
         let unable = !matches!(io.op, Op::Read | Op::Write | Op::Flush);
         match (unable, refusal) {
             (true, _) => self.complete(&pending, Err(ErrorKind::Unsupported), SegList::new()),

@@ -19,7 +19,9 @@ use thinwire_exports::ExportConfig;
 use thinwire_node::{Lane, Node, PartId};
 use thinwire_target::{Target, TargetConfig};
 use thinwire_volume::stores::MemoryStore;
-use thinwire_volume::{Completion, Effect, ErrorKind, Identity, Io, Op, PartEvent, Volume};
+use thinwire_volume::{
+    Completion, Effect, ErrorKind, Identity, Io, IoFlags, Op, PartEvent, Volume,
+};
 use thinwire_wire::aoe::{AoeCommand, AtaCommand, AtaRegisters, Body, Frame, Header, ShelfSlot};
 
 #[allow(unused_imports, reason = "each test binary uses its part")]
@@ -438,9 +440,28 @@ impl World {
     }
 
     pub fn submit(&mut self, client: Addr, op: Op, sector: u64, data: &[u8]) -> u64 {
+        self.submit_with(client, op, IoFlags::default(), sector, data)
+    }
+
+    /// Writes it so that it is durable when it ends.
+    pub fn force(&mut self, client: Addr, sector: u64, data: &[u8]) -> Result<(), ErrorKind> {
+        let flags = IoFlags { fua: true, ..IoFlags::default() };
+        let token = self.submit_with(client, Op::Write, flags, sector, data);
+        self.wait(token).map(drop)
+    }
+
+    fn submit_with(
+        &mut self,
+        client: Addr,
+        op: Op,
+        flags: IoFlags,
+        sector: u64,
+        data: &[u8],
+    ) -> u64 {
         // No two clients of a test have the same.
         self.tokens += 1;
         let mut io = Io::new(self.tokens, op, sector * 512, data.len() as u64);
+        io.flags = flags;
         match op {
             Op::Write => io.data = SegList::of(self.pool.copy_of(data).freeze()),
             Op::Flush => io.len = 0,
