@@ -10,10 +10,8 @@ use thinwire_volume::{Io, Op};
 pub(super) enum Effect {
     /// Nothing.
     None,
-    /// What it changes, however it ends.
+    /// What it changes, however it ends, and also if it is said to be durable by then: not all that may stand below keep that.
     Change,
-    /// The same, unless it succeeds.
-    Durable,
     /// It is a flush.
     Flush,
 }
@@ -24,7 +22,6 @@ impl Effect {
         match io.op {
             Op::Flush => Effect::Flush,
             Op::Read | Op::BlockStatus | Op::LoadWriter => Effect::None,
-            op if op.is_write() && io.flags.fua => Effect::Durable,
             // Of what is durable by itself, as a cut, no more is known here.
             _ => Effect::Change,
         }
@@ -64,7 +61,6 @@ impl Effects {
         match effect {
             Effect::None => {}
             Effect::Change => self.has_unflushed = true,
-            Effect::Durable => self.has_unflushed |= !is_ok,
             Effect::Flush => {
                 self.flushes -= 1;
                 self.has_unflushed |= !is_ok;
