@@ -14,6 +14,8 @@ pub enum MirrorCanary {
     IntentAfterData,
     /// Data goes to legs that have its bits, before it is on record that another has not taken those.
     SendsBeforeRecord,
+    /// The same, if it has taken them by now, or is another attachment.
+    SendsBesideRecord,
     /// Bits are cleared without a flush.
     EarlyClear,
     /// Beside a write any leg is read.

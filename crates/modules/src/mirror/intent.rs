@@ -92,9 +92,14 @@ impl Mirror {
         let Some(job) = self.jobs.remove(id.into()) else { return };
         self.intent.is_writing = false;
         let is_durable = job.ok & self.in_sync != 0;
-        // A leg that has not taken it knows nothing of what is written there: before any other has that, it is on record as behind.
-        // Else it would be trusted, should it be opened alone after a crash, and what it does not know of would never be copied.
-        let is_everywhere = job.failed == 0 || self.canary == MirrorCanary::SendsBeforeRecord;
+        // A leg that has not taken it, or may have lost it again, knows nothing of what is written there: before any other has that, it is on record
+        // as behind. Else it would be trusted, should it be opened alone after a crash, and what it does not know of would never be copied.
+        let has_all = job.failed == 0 && !self.record.is_changing();
+        let is_everywhere = match self.canary {
+            MirrorCanary::SendsBeforeRecord => true,
+            MirrorCanary::SendsBesideRecord => job.failed == 0,
+            _ => has_all,
+        };
         self.regions.on_written(is_durable && is_everywhere);
         if is_durable {
             bits(job.failed & self.active).for_each(|leg| self.drop_if_spare(leg, false));

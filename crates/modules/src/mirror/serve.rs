@@ -23,7 +23,8 @@ impl Mirror {
     pub(super) fn begin(&mut self, io: Io) {
         self.pace.on_use(io.len, self.now);
         match io.op {
-            Op::Read | Op::BlockStatus if self.ask_once(&io) => {}
+            // What is to end is waited for as a job is.
+            Op::Read | Op::BlockStatus if !self.is_ending() && self.ask_once(&io) => {}
             Op::Read | Op::BlockStatus => {
                 let id = self.new_job(Task::User, io);
                 if !self.ask(id) {

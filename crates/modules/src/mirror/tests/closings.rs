@@ -56,6 +56,20 @@ fn closes(canary: MirrorCanary, nth: u64) -> Result<(), String> {
     Ok(())
 }
 
+/// It waits for a read that came before it was open.
+#[test]
+fn a_read_that_came_early_is_waited_for() {
+    for fails in [false, true] {
+        let mut world = World::open(clean(2), Order::Turns, 1);
+        world.is_recording = false;
+        world.read(SMALL);
+        assert_eq!(world.reads.len(), 0);
+        world.disks.iter().for_each(|disk| disk.fail_reads(fails));
+        close(&mut world).unwrap();
+        assert_eq!((world.waiting(), world.errors > 0), (0, fails));
+    }
+}
+
 #[test]
 fn what_was_closed_is_opened_without_a_resync() {
     (0..20).for_each(|nth| closes(MirrorCanary::None, nth).unwrap());

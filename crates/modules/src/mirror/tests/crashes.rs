@@ -32,6 +32,10 @@ enum Act {
     Tick,
     Fail(usize),
     Lose(usize),
+    /// Together with what it answers as durable at that moment.
+    LoseBeside(usize),
+    /// It is not there any more, and says so.
+    Leave(usize),
     Back(usize),
     /// So many blocks from this on.
     Zero(u64, u64),
@@ -43,8 +47,8 @@ enum Act {
 }
 
 use Act::{
-    Back, Bad, Discard, Durable, Fail, Flush, Hang, Lose, Pass, Read, Steps, Tick, Turn, Wait,
-    Write, Zero,
+    Back, Bad, Discard, Durable, Fail, Flush, Hang, Leave, Lose, LoseBeside, Pass, Read, Steps,
+    Tick, Turn, Wait, Write, Zero,
 };
 
 fn writes() -> Vec<Act> {
@@ -182,6 +186,8 @@ fn play(acts: &[Act], world: &mut World) {
             }
             Fail(disk) => world.disks[disk].fail(Some(ErrorKind::Io)),
             Lose(disk) => world.disks[disk].lose(),
+            LoseBeside(disk) => world.disks[disk].lose_beside(),
+            Leave(disk) => world.disks[disk].fail(Some(ErrorKind::Away)),
             Zero(block, count) => world.zero(block, count, Op::WriteZeroes),
             Discard(block, count) => world.zero(block, count, Op::Discard),
             Hang(disk, hangs) => world.disks[disk].hang(hangs),

@@ -100,6 +100,8 @@ struct Inner {
     fails: Option<ErrorKind>,
     fails_reads: bool,
     fails_flushes: bool,
+    /// What was submitted before this one as durable is answered, and gone.
+    forgets_before: u64,
     /// No write of data finds room, and none is done; what is said to be metadata does.
     is_full: bool,
     /// Nothing that changes these bytes succeeds, from the first to behind the last.
@@ -139,6 +141,7 @@ impl Disk {
             fails: None,
             fails_reads: false,
             fails_flushes: false,
+            forgets_before: 0,
             is_full: false,
             bad_writes: None,
             bad_block: None,
@@ -233,6 +236,13 @@ impl Disk {
         inner.doubts.retain(|doubt| doubt.ended.is_none());
         inner.losses += 1;
         inner.news.push(VolumeEvent::Lost);
+    }
+
+    /// The same, and what is to be durable and was submitted by then may be answered as that, and be gone.
+    pub fn lose_beside(&self) {
+        self.lose();
+        let inner = &mut *self.0.borrow_mut();
+        inner.forgets_before = inner.numbers + 1;
     }
 
     /// Says that somebody else has been granted it; what is done there goes well all the same.
@@ -387,6 +397,9 @@ impl Inner {
             Op::Flush => {
                 let covers = |ended: u64| ended < number;
                 self.settle(|doubt| !doubt.is_forgotten && doubt.ended.is_some_and(covers));
+            }
+            Op::Write if io.flags.fua && number < self.forgets_before => {
+                self.doubts.retain(|doubt| doubt.number != number);
             }
             Op::Write | Op::WriteZeroes => {
                 let now = self.numbers;

@@ -98,6 +98,43 @@ fn data_before_a_leg_without_its_bits_is_on_record_is_found() {
     is_found(acts, MirrorCanary::SendsBeforeRecord, "legs differ");
 }
 
+/// A leg goes, and is back as another attachment, while the other one has not answered for the bits that both were given.
+fn is_back_before_the_bits(steps: usize) -> Vec<Act> {
+    vec![
+        Write(0, 1, 1),
+        Wait,
+        Hang(0, true),
+        Write(SMALL, 1, 2),
+        Leave(1),
+        Steps(steps),
+        Turn,
+        Back(1),
+        Hang(0, false),
+        Wait,
+        Flush,
+        Wait,
+    ]
+}
+
+/// A leg loses the bits that it answers for.
+fn loses_the_bits(leg: usize) -> Vec<Act> {
+    vec![Write(0, 1, 1), Wait, Write(SMALL, 1, 2), LoseBeside(leg), Wait, Flush, Wait]
+}
+
+#[test]
+fn bits_count_when_no_leg_is_about_to_be_behind() {
+    holds((1..4).map(is_back_before_the_bits), 300);
+    holds([0, 1].map(loses_the_bits), 300);
+}
+
+/// Rule 1.
+#[test]
+fn bits_that_count_beside_a_record_are_found() {
+    let says = "legs differ";
+    is_found((1..4).map(is_back_before_the_bits), MirrorCanary::SendsBesideRecord, says);
+    is_found([0, 1].map(loses_the_bits), MirrorCanary::SendsBesideRecord, says);
+}
+
 /// A leg that lacks something, by bits or of all, and says other things where it does.
 fn lacking(says: LegState, own: &MirrorState, bits: u8) -> Vec<Content> {
     let lead = state(9, &[InSync, says]);
