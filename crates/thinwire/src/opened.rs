@@ -7,6 +7,7 @@ mod climbing;
 mod commons;
 mod ends;
 mod failures;
+mod fit;
 mod grants;
 mod outline;
 mod passage;

@@ -360,7 +360,8 @@ impl Trees {
         let places = volume.children.iter().map(|(_, place)| place.clone()).collect();
         let (labels, inner) = (volume.labels, inner.map(str::to_owned));
         let (key, node) = (volume.key.clone(), Some(NodeName { name: name.to_owned(), ..node }));
-        Ok(VolumeSpec::Over { module, options, children, places, labels, key, node, inner })
+        let place = Some(volume.places[0].clone());
+        Ok(VolumeSpec::Over { node, module, options, children, places, place, labels, key, inner })
     }
 
     /// A word that looks like a name is one, unless it is that of a file.

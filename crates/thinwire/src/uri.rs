@@ -66,6 +66,8 @@ pub enum VolumeSpec {
         children: Vec<VolumeSpec>,
         /// Where a file names each of them (`FILE:LINE`); none if a list does.
         places: Vec<String>,
+        /// Where a file describes it (`FILE:LINE`), if one does.
+        place: Option<String>,
         /// They have labels, which say in which order they are.
         labels: bool,
         /// Of a pool the volume that is meant; none if it is the pool itself.
@@ -218,8 +220,9 @@ fn parse_over(
     let children: Vec<VolumeSpec> = children.collect::<Result<_, _>>()?;
     scope.ascend();
     module.check_count(children.len()).map_err(|e| ParseError::new(text, e.to_string()))?;
-    let (places, labels, key, inner) = (Vec::new(), false, None, None);
-    Ok(VolumeSpec::Over { node: None, module, options, children, places, labels, key, inner })
+    let (node, place, key, inner) = (None, None, None, None);
+    let (places, labels) = (Vec::new(), false);
+    Ok(VolumeSpec::Over { node, module, options, children, places, place, labels, key, inner })
 }
 
 /// All kinds of volumes but paths, for those who named another.

@@ -9,6 +9,7 @@ use thinwire_modules::{Child, Dealt, Module};
 use thinwire_volume::{ByteClaim, Port, Volume};
 
 use super::commons::OpenCommon;
+use super::fit::unfit;
 use super::grants::{HolderName, Notes};
 use super::outline::Outline;
 use super::returning::Returning;
@@ -162,14 +163,9 @@ impl Build<'_> {
             }));
         }
         let parts = Child::all(built?);
-        open_over(module, parts, options, budget.as_ref()).map(Root::Other).map_err(|e| {
-            let e = match e.child {
-                // As the user calls it, not as the module does.
-                Some(child) => format!("{} {}", children[child], e.why),
-                None => e.to_string(),
-            };
-            Failure::failed(format!("cannot open {spec}: {e}"))
-        })
+        open_over(module, parts, options, budget.as_ref())
+            .map(Root::Other)
+            .map_err(|e| unfit(spec, &e))
     }
 }
 

@@ -15,6 +15,7 @@ use super::bottom::{Bottom, end_together};
 use super::build::Build;
 use super::ends::{end_remotes, remotes};
 use super::failures::Failures;
+use super::fit;
 use super::grants::{Grants, HolderName, Holding, Notes};
 use super::outline::{Outline, OutlineNode};
 use super::returning::Returning;
@@ -157,6 +158,7 @@ impl Tree {
             let checked = MemoryLimit::of_process().check_caches(cache_bytes);
             checked.map_err(|why| Failure::usage(format!("cannot open {spec}: {why}")))?;
         }
+        fit::check(spec)?;
         let notes = Notes::of(options, &disk_options, holders);
         let (name, own_notes) = (HolderName::of(spec), notes.clone());
         let mut grants = Grants::new(notes.clone());

@@ -328,8 +328,9 @@ impl VolumeSpec {
 
     fn unplaced(&self) -> VolumeSpec {
         let mut spec = self.clone();
-        if let VolumeSpec::Over { children, places, .. } = &mut spec {
+        if let VolumeSpec::Over { children, places, place, .. } = &mut spec {
             places.clear();
+            *place = None;
             children.iter_mut().for_each(|child| *child = child.unplaced());
         }
         spec
