@@ -18,7 +18,7 @@ use crate::uri::{DEPTH_MAX, VolumeSpec, parse_volume, set_option};
 /// The end of a file's name that makes what follows `#` the name of a volume in it.
 const FILE_END: &str = ".toml";
 
-/// By what name a volume of a file can be used elsewhere: `FILE.toml#NAME`.
+/// By what name a volume of a file can be used elsewhere: `FILE.toml#NAME`. Of what no file describes yet the name alone: its file has no name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeName {
@@ -83,7 +83,10 @@ impl NodeName {
 
 impl fmt::Display for NodeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}#{}", self.file.display(), self.name)
+        match self.file.as_os_str().is_empty() {
+            true => f.write_str(&self.name),
+            false => write!(f, "{}#{}", self.file.display(), self.name),
+        }
     }
 }
 

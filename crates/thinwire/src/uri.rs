@@ -31,7 +31,7 @@ pub use ebd::EbdSpec;
 pub(crate) use ebd::{parse_device, parse_ethertype, parse_plain_interface, plain_link};
 pub use ground::{Clash, Ground};
 pub(crate) use options::set_option;
-pub(crate) use part_uuid::forget as forget_parts;
+pub(crate) use part_uuid::{InFolders, forget as forget_parts, in_folders};
 pub use remote::{NodeAddress, RemoteSpec};
 
 /// How deep volumes can be in each other, lists and those that files describe alike.

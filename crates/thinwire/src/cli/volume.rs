@@ -16,7 +16,7 @@ Examples:
   thinwire volume create --key alice pool.toml#wide
   thinwire volume dump /srv/a.img
   thinwire volume check /srv/*.img
-  thinwire volume assemble /srv/*.img > pool.toml
+  thinwire volume assemble /srv > pool.toml
   thinwire volume resync pool.toml#home
 
 Of volumes that a file describes with `labels = true`: each part gives its first MiB to a label, which says what it is
@@ -506,18 +506,29 @@ last one that has all data not at all.")]
         #[allow(missing_docs)]
         common: VolumeCommon,
     },
-    /// Look which volumes some parts make, and print how to describe those
+    /// Look which volumes some parts make, and those in turn, and print how to describe them
     #[command(after_help = "\
 Examples:
-  thinwire volume assemble /srv/*.img > pool.toml
+  thinwire volume assemble /srv > pool.toml
+  thinwire volume assemble /dev/disk/by-id /srv/*.img --volume-key vault > pool.toml
   thinwire volume assemble --key alice --json 'tw://node1/disk0?link=eth1' 'tw://node2/disk1?link=eth1'
 
 Changes nothing. Prints a [[volume]] for each volume that all parts were found of, in the order that their labels say,
-whatever the parts are called now; on stderr what is in the way of the others. Fails if there was any, or nothing.")]
+whatever the parts are called now; on stderr what is in the way of the others. Fails if there was any, or nothing.
+
+Of a folder all files and block devices in it are looked at, for 10 s at most, and those without a label of ours are passed
+over. What was found is opened to be read, and is a part itself if it has a label: so all of a tree is printed, the lowest
+first, and each volume is called by its name there. Of a pool these are its volumes, but for snapshots and clones. What
+cannot be opened is described all the same, and stderr says why nobody looked at what stands on it: it is in use by somebody
+else, or encrypted, and no --volume-key was its key.")]
     Assemble {
-        /// Where parts may be
+        /// Where parts may be: volumes, and folders of files and block devices
         #[arg(required = true, value_name = "VOLUME")]
         parts: Vec<VolumeSpec>,
+        /// Key of encrypted volumes, to look at what stands on them: the name of a file in /etc/thinwire/keys, or a path with a slash in it; several
+        /// are tried in turn
+        #[arg(long = "volume-key", value_name = "KEY")]
+        volume_keys: Vec<String>,
         #[command(flatten)]
         #[allow(missing_docs)]
         common: VolumeCommon,

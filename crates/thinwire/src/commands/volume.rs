@@ -1,5 +1,6 @@
 //! `thinwire volume`: labels are written, shown, and put together.
 //!
+//! * `assemble.rs`: which volumes parts make, and which those make in turn
 //! * `by_name.rs`: what attachments and exports are made of that no file describes
 //! * `check.rs`: whether labels are sound, and what to do where they are not
 //! * `create.rs`: parts get labels
@@ -7,7 +8,7 @@
 //! * `legs.rs`: a mirror has one leg more, or one less; `legs_live.rs`: the same of one that is in use
 //! * `live.rs`: what volumes that are in use do for themselves
 //! * `cut.rs`: snapshots of volumes over several pools, as one
-//! * `look.rs`: what stands in labels, and which volumes those make
+//! * `look.rs`: what stands in labels, and what parts of one volume make
 //! * `pool.rs`: volumes of pools, their snapshots and clones; `pool_check.rs`: pools as a whole
 //! * `rekey.rs`: an encrypted volume has another key
 //! * `replace.rs`: another part comes in the place of a leg of a mirror
@@ -15,6 +16,7 @@
 //! * `scrub.rs`: all is read, and mended where that can be known
 
 mod adopt;
+mod assemble;
 mod by_name;
 mod check;
 mod create;
@@ -190,7 +192,9 @@ pub fn run(args: &VolumeArgs) -> Outcome {
             }
         }
         VolumeAction::Dump { parts, common } => dump::dump(parts, common),
-        VolumeAction::Assemble { parts, common } => look::assemble_all(parts, common),
+        VolumeAction::Assemble { parts, volume_keys, common } => {
+            assemble::assemble_all(parts, volume_keys, common)
+        }
     }
 }
 

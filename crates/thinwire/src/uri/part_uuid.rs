@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use thinwire_modules::meta::{LABEL_BYTES, LABEL_OFFSETS, Label};
+use thinwire_modules::meta::{LABEL_BYTES, LABEL_OFFSETS, Label, LabelFault};
 
 use crate::error::why_unreadable;
 
@@ -45,6 +45,8 @@ pub(crate) fn forget() {
 #[derive(Default)]
 struct Scan {
     parts: Vec<(PathBuf, Label)>,
+    /// What has something of a label, and none that is whole.
+    broken: Vec<PathBuf>,
     /// What labels were looked for in.
     seen: usize,
     unreadable: Vec<(PathBuf, io::Error)>,
@@ -77,6 +79,29 @@ pub(super) fn find(text: &str, places: &[PathBuf]) -> Result<PathBuf, String> {
     })?;
     FOUND.lock().unwrap_or_else(PoisonError::into_inner).insert(uuid, path.clone());
     Ok(path)
+}
+
+/// What may be parts in some folders.
+pub(crate) struct InFolders {
+    /// What has a label, or something of one, each once.
+    pub parts: Vec<PathBuf>,
+    /// How many files and devices were looked at.
+    pub seen: usize,
+    /// What could not be read, and why, in a sentence; none if all could.
+    pub unreadable: Option<String>,
+}
+
+/// Looks for parts in folders, as [`find`] does, but for what is one of `known` under another name.
+pub(crate) fn in_folders(folders: &[PathBuf], known: &[&Path]) -> InFolders {
+    let id = |path: &Path| path.metadata().ok().as_ref().and_then(id_of);
+    let known: Vec<_> = known.iter().filter_map(|path| id(path)).collect();
+    let scan = Scan::of(folders, PATIENCE, look);
+    let unreadable = scan.unread();
+    let labelled = scan.parts.into_iter().map(|(path, _)| path);
+    let mut parts: Vec<_> = labelled.chain(scan.broken).collect();
+    parts.retain(|path| id(path).is_none_or(|id| !known.contains(&id)));
+    parts.sort();
+    InFolders { parts, seen: scan.seen, unreadable }
 }
 
 fn parse(text: &str) -> Option<Uuid> {
@@ -113,8 +138,8 @@ impl Scan {
         }
         let mut known = Vec::new();
         for (path, met) in parts {
-            let (id, label) = match met {
-                Ok(Met::Part(id, label)) => (id, label),
+            let (id, said) = match met {
+                Ok(Met::Part(id, said)) => (id, said),
                 // What is in a folder below is not looked for.
                 Ok(Met::Folder(_) | Met::Other) => continue,
                 Err(e) => {
@@ -128,9 +153,10 @@ impl Scan {
             }
             known.push(id);
             scan.seen += 1;
-            match label {
-                Ok(Some(label)) => scan.parts.push((path, *label)),
-                Ok(None) => {}
+            match said {
+                Ok(Said::Label(label)) => scan.parts.push((path, *label)),
+                Ok(Said::Broken) => scan.broken.push(path),
+                Ok(Said::Nothing) => {}
                 Err(e) => scan.unreadable.push((path, e)),
             }
         }
@@ -162,17 +188,19 @@ impl Scan {
             ));
         }
         let mut why = format!("none of {} files and devices is the part with this UUID", self.seen);
-        let named: Vec<_> = self
-            .unreadable
-            .iter()
-            .take(NAMED_MAX)
-            .map(|(path, e)| format!("{}: {}", path.display(), why_unreadable(e)))
-            .collect();
-        if !named.is_empty() {
-            let count = self.unreadable.len();
-            why += &format!("; {count} could not be read ({})", named.join(", "));
+        if let Some(unread) = self.unread() {
+            why += &format!("; {unread}");
         }
         Err(why)
+    }
+
+    /// How many could not be read, and the first of them; none if all could.
+    fn unread(&self) -> Option<String> {
+        let named = self.unreadable.iter().take(NAMED_MAX);
+        let named = named.map(|(path, e)| format!("{}: {}", path.display(), why_unreadable(e)));
+        let named = named.collect::<Vec<_>>().join(", ");
+        let count = self.unreadable.len();
+        (count > 0).then(|| format!("{count} could not be read ({named})"))
     }
 
     /// Something is that part, or says so.
@@ -193,9 +221,18 @@ impl Scan {
 enum Met {
     /// A folder, and the paths in it.
     Folder(Vec<PathBuf>),
-    /// What may have labels: what is the same under all of its names, and its newest label.
-    Part((u64, u64), io::Result<Option<Box<Label>>>),
+    /// What may have labels: what is the same under all of its names, and what stands there.
+    Part((u64, u64), io::Result<Said>),
     Other,
+}
+
+/// What stands in the places of labels.
+enum Said {
+    Nothing,
+    /// Something of a label, and none that is whole.
+    Broken,
+    /// The newest that is whole.
+    Label(Box<Label>),
 }
 
 /// Finds that out. Blocks as long as what lies there does.
@@ -209,7 +246,7 @@ fn look(path: &Path) -> io::Result<Met> {
         return Ok(Met::Folder(paths));
     }
     Ok(match id_of(&meta) {
-        Some(id) => Met::Part(id, newest_label(path).map(|label| label.map(Box::new))),
+        Some(id) => Met::Part(id, said_by(path)),
         None => Met::Other,
     })
 }
@@ -246,26 +283,35 @@ fn id_of(meta: &Metadata) -> Option<(u64, u64)> {
     }
 }
 
-/// What the newer of two copies says; none if neither is whole.
-fn newest_label(path: &Path) -> io::Result<Option<Label>> {
+/// What the newer of two copies says, or what is left of them.
+fn said_by(path: &Path) -> io::Result<Said> {
     // What became a pipe meanwhile is not waited for.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let mut newest: Option<Label> = None;
+    let (mut newest, mut is_ours) = (None::<Label>, false);
     for offset in LABEL_OFFSETS {
-        let Some(label) = read_copy(&file, offset)? else { continue };
-        if newest.as_ref().is_none_or(|other| other.generation < label.generation) {
-            newest = Some(label);
+        match read_copy(&file, offset)? {
+            Ok(label)
+                if newest.as_ref().is_none_or(|other| other.generation < label.generation) =>
+            {
+                newest = Some(label);
+            }
+            Ok(_) | Err(LabelFault::Zero | LabelFault::Foreign { .. }) => {}
+            Err(_) => is_ours = true,
         }
     }
-    Ok(newest)
+    Ok(match newest {
+        Some(label) => Said::Label(Box::new(label)),
+        None if is_ours => Said::Broken,
+        None => Said::Nothing,
+    })
 }
 
-fn read_copy(file: &File, offset: u64) -> io::Result<Option<Label>> {
+fn read_copy(file: &File, offset: u64) -> io::Result<Result<Label, LabelFault>> {
     let mut image = [0; LABEL_BYTES];
     match file.read_exact_at(&mut image, offset) {
-        Ok(()) => Ok(Label::decode(&image).ok()),
+        Ok(()) => Ok(Label::decode(&image)),
         // It is too short for labels.
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(Err(LabelFault::Zero)),
         Err(e) => Err(e),
     }
 }

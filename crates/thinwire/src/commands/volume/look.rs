@@ -1,22 +1,16 @@
-//! What labels say of whatever parts are given, and `thinwire volume assemble`: nothing is changed.
+//! What labels say of whatever parts are given, and which volumes those make: nothing is changed.
 
-use std::fmt::Write as _;
-use std::path::Path;
-
-use serde::Serialize;
-use thinwire_modules::meta::{Assembly, AssemblyError, Finding, SeenPart, assemble};
+use thinwire_modules::Options;
+use thinwire_modules::meta::{AssemblyError, Finding, SeenPart, assemble};
 use thinwire_modules::mirror::{OpeningRefusal, OpeningWish, find_mirror};
-use thinwire_modules::{Crypt, Options};
 
 use super::{JsonWhole, hex, options_of, read_labels};
 use crate::cli::VolumeCommon;
-use crate::error::{Failure, Outcome};
+use crate::error::Outcome;
 use crate::host::Host;
 use crate::last_resort::catch_signals;
 use crate::mirrored::{refused, standings};
 use crate::open::{Ending, OpenVolume, let_go, let_go_failed, open_on};
-use crate::output;
-use crate::rundir::SCHEMA;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
@@ -79,64 +73,6 @@ pub(super) fn wholes_of(seen: &[Outcome<SeenPart>]) -> Vec<([u8; 16], Vec<usize>
     wholes
 }
 
-/// `volume assemble --json`.
-#[derive(Serialize)]
-struct Assembled {
-    schema: u32,
-    volumes: Vec<JsonWhole>,
-    /// What is in the way of others.
-    refused: Vec<String>,
-}
-
-/// Shows which volumes parts make.
-pub fn assemble_all(specs: &[VolumeSpec], common: &VolumeCommon) -> Outcome {
-    // What is printed is read from another folder, perhaps.
-    let mut specs = specs.to_vec();
-    let whole_path = |path: &Path| std::path::absolute(path);
-    for spec in &mut specs {
-        let absolute = spec.try_map_paths(&whole_path);
-        absolute.map_err(|e| Failure::failed(format!("{spec}: {e}")))?;
-    }
-    let specs = &specs[..];
-    let seen = look_at(specs, common)?;
-    let mut refused = Vec::new();
-    for (place, part) in seen.iter().enumerate() {
-        match part.as_ref().map(|part| &part.found) {
-            Err(why) => refused.push(format!("{} cannot be opened: {why}", specs[place])),
-            Ok(Ok(Finding::Blank)) => refused.push(format!("{} has no label", specs[place])),
-            Ok(Err(error)) => refused.push(format!("{} {error}", specs[place])),
-            Ok(Ok(Finding::Label(_))) => {}
-        }
-    }
-    let mut found = Vec::new();
-    for (_, places) in wholes_of(&seen) {
-        let parts: Vec<_> = places.iter().filter_map(|&place| seen[place].clone().ok()).collect();
-        match whole_of(&parts, &places, specs) {
-            Ok(Made { json, missing, note, .. }) if !missing.is_empty() => refused.push(format!(
-                "{:?} can be used, but legs {missing} (counted from 0) are not among these, and it is described with all of them: {}",
-                json.name,
-                note.unwrap_or_default()
-            )),
-            Ok(made) => found.push((made.json, made.options)),
-            Err(NotMade { why, .. }) => refused.push(why),
-        }
-    }
-    let is_any = !found.is_empty();
-    if common.json {
-        let volumes = found.into_iter().map(|(json, _)| json).collect();
-        let refused = refused.clone();
-        output::say_json(&Assembled { schema: SCHEMA, volumes, refused })?;
-    } else if is_any {
-        let texts: Vec<_> = found.iter().map(|(json, whole)| toml_of(json, whole)).collect();
-        output::say(&texts.join("\n"))?;
-    }
-    match &refused[..] {
-        [] if is_any => Ok(()),
-        [] => Err(Failure::failed("there is no volume")),
-        all => Err(Failure::failed(all.join("\nthinwire: "))),
-    }
-}
-
 /// What these parts of one whole make.
 ///
 /// # Errors
@@ -156,8 +92,16 @@ pub(super) fn whole_of(
     });
     let Some(module) = module.filter(|module| module.is_mirror()) else {
         let whole = assemble(parts).map_err(describe)?;
-        let json = json_whole(&whole, places, specs);
-        return Ok(Made { json, options: whole.options, note: None, missing: String::new() });
+        let own: Vec<_> = whole.parts.iter().map(|part| places[part.place]).collect();
+        let json = JsonWhole {
+            name: whole.name,
+            uuid: hex(&whole.uuid),
+            kind: whole.module.name,
+            bytes: whole.bytes,
+            parts: own.iter().map(|&place| specs[place].to_string()).collect(),
+        };
+        let (options, note, missing) = (whole.options, None, String::new());
+        return Ok(Made { json, options, places: own, note, missing });
     };
     let own: Vec<_> = places.iter().map(|&place| specs[place].clone()).collect();
     let seen: Vec<_> = parts.iter().cloned().map(Some).collect();
@@ -171,14 +115,16 @@ pub(super) fn whole_of(
     let note = (!is_whole).then(|| standings(&whole, &own));
     let missing: Vec<_> =
         legs.iter().filter(|leg| whole.places[**leg].is_none()).map(usize::to_string).collect();
+    let there: Vec<_> = legs.iter().filter_map(|leg| Some(places[whole.places[*leg]?])).collect();
     let json = JsonWhole {
         name: whole.name.clone(),
         uuid: hex(&whole.uuid),
         kind: module.name,
         bytes: whole.bytes,
-        parts: legs.iter().filter_map(|leg| Some(own[whole.places[*leg]?].to_string())).collect(),
+        parts: there.iter().map(|&place| specs[place].to_string()).collect(),
     };
-    Ok(Made { json, options: whole.options, note, missing: missing.join(", ") })
+    let (options, places, missing) = (whole.options, there, missing.join(", "));
+    Ok(Made { json, options, places, note, missing })
 }
 
 /// How many legs more would have to be there of a mirror that is refused for that, of which so many are not.
@@ -205,42 +151,12 @@ pub(super) struct Made {
     pub json: JsonWhole,
     /// What their module is told.
     pub options: Options,
+    /// Which of the places that were given have those that are there, in the same order.
+    pub places: Vec<usize>,
     /// What a user should know of a whole that can be used.
     pub note: Option<String>,
     /// Which parts are not there, counted from 0; empty if all are.
     pub missing: String,
-}
-
-fn json_whole(whole: &Assembly, places: &[usize], specs: &[VolumeSpec]) -> JsonWhole {
-    let parts = whole.parts.iter().map(|part| specs[places[part.place]].to_string());
-    JsonWhole {
-        name: whole.name.clone(),
-        uuid: hex(&whole.uuid),
-        kind: whole.module.name,
-        bytes: whole.bytes,
-        parts: parts.collect(),
-    }
-}
-
-/// How to describe it.
-fn toml_of(json: &JsonWhole, options: &Options) -> String {
-    let quoted = |text: &String| toml::Value::from(text.as_str()).to_string();
-    let mut text = format!(
-        "# {}, {} bytes\n[[volume]]\nname = {}\nkind = \"{}\"\nlabels = true\n",
-        json.uuid,
-        json.bytes,
-        quoted(&json.name),
-        json.kind
-    );
-    for (name, value) in options.iter() {
-        let _ = writeln!(text, "{name} = {value}");
-    }
-    if json.kind == Crypt::NAME {
-        text += "key = \"NAME\" # of the key that it was made with, or its path\n";
-    }
-    let parts: Vec<_> = json.parts.iter().map(quoted).collect();
-    let _ = writeln!(text, "children = [{}]", parts.join(", "));
-    text
 }
 
 #[cfg(test)]

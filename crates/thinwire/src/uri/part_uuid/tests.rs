@@ -105,7 +105,8 @@ fn the_newer_copy_counts() {
         let file = OpenOptions::new().write(true).open(&new).unwrap();
         file.write_all_at(&new_label.encode().unwrap()[..], LABEL_OFFSETS[newer]).unwrap();
         file.write_all_at(&old_label.encode().unwrap()[..], LABEL_OFFSETS[older]).unwrap();
-        assert_eq!(newest_label(&new).unwrap().unwrap().role, 0);
+        let Said::Label(label) = said_by(&new).unwrap() else { panic!("it has one") };
+        assert_eq!(label.role, 0);
     }
 }
 
@@ -129,7 +130,7 @@ fn what_cannot_be_read_any_more_is_where_it_was() {
     for (nth, (at, kind, twins, is_known)) in cases.into_iter().enumerate() {
         let parts = (0..twins).map(|twin| (dir.path().join(format!("{twin}")), label.clone()));
         let unreadable = vec![(at.to_owned(), kind.into())];
-        let scan = Scan { parts: parts.collect(), seen: 1, unreadable };
+        let scan = Scan { parts: parts.collect(), seen: 1, unreadable, ..Scan::default() };
         let places = vec![dir.path().join(format!("place-{nth}"))];
         SCANS.with_borrow_mut(|scans| scans.insert(places.clone(), Rc::new(scan)));
         assert_eq!(find(&uuid(31), &places).is_ok(), is_known, "case {nth}");
@@ -238,4 +239,27 @@ fn files_say_where_to_look() {
     let VolumeSpec::Over { children, .. } = spec else { panic!("it is made of others") };
     let wanted = ["x.img", "y.img"].map(|name| VolumeSpec::Path(disks.join(name)));
     assert_eq!(children, wanted);
+}
+
+/// Of folders only what has a label of ours, or had one, is to be looked at; each once, and nothing that was named itself.
+#[test]
+fn in_folders_what_may_be_parts_is_found() {
+    let dir = TempDir::new("part-folders");
+    let at = |name: &str| dir.path().join(name);
+    part_of([51, 52], &at("x.img"), 0, 1);
+    part_of([51, 52], &at("y.img"), 1, 1);
+    symlink(at("y.img"), at("also-y.img")).unwrap();
+    part_of([51, 52], &at("torn.img"), 1, 1);
+    let torn = OpenOptions::new().write(true).open(at("torn.img")).unwrap();
+    torn.write_all_at(&[0xff; 16], LABEL_OFFSETS[0] + 100).unwrap();
+    std::fs::write(at("short"), b"no label").unwrap();
+    std::fs::write(at("blank.img"), vec![0; 1 << 20]).unwrap();
+    std::fs::write(at("somebody's.img"), vec![7; 1 << 20]).unwrap();
+    std::fs::create_dir(at("folder")).unwrap();
+    let folders = [dir.path().to_owned(), at("none")];
+    let found = in_folders(&folders, &[]);
+    assert_eq!(found.parts, ["also-y.img", "torn.img", "x.img"].map(at));
+    assert_eq!(found.seen, 6);
+    assert!(found.unreadable.is_some_and(|why| why.contains("1 could not be read")));
+    assert_eq!(in_folders(&folders[..1], &[&at("y.img")]).parts, ["torn.img", "x.img"].map(at));
 }
