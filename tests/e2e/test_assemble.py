@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 from harness import check, run
 from node import Attachment, Target, image, refused, thinwire, uri
@@ -103,8 +104,10 @@ def a_tree_in_a_folder(lab):
     disk = Attachment(lab, f"{found}#both", name="both", timeout=40)
     check(disk.status()["bytes"] > 8 * MIB, "it is attached")
     # Whoever uses it now is told of.
+    begun = time.monotonic()
     used = assembled(lab, srv, expect=1)
     check(used.stderr.count("cannot be opened") == 4, used.stderr)
+    check(time.monotonic() - begun < 10, "each of them is waited for")
     disk.detach()
     target = Target(lab, f"both={found}#both", name="middle", over="raw", side="initiator",
                     extra=("--state-dir", lab.path("state"), "--run-dir", lab.path("gateway-run")))

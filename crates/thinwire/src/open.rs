@@ -383,8 +383,19 @@ pub fn open_on(
     options: &VolumeOptions,
     signals: Option<&Signals>,
 ) -> Outcome<Box<dyn OpenVolume>> {
+    open_within(host, spec, options, signals, LOCK_PATIENCE)
+}
+
+/// The same, which waits so long for a file that somebody else has locked.
+pub fn open_within(
+    host: &Host,
+    spec: &VolumeSpec,
+    options: &VolumeOptions,
+    signals: Option<&Signals>,
+    wait_lock: Duration,
+) -> Outcome<Box<dyn OpenVolume>> {
     require_security(spec, &options.security)?;
-    let disk_options = DiskOptions { wait_lock: LOCK_PATIENCE, ..DiskOptions::default() };
+    let disk_options = DiskOptions { wait_lock, ..DiskOptions::default() };
     crate::opened::open_on(host, spec, options, disk_options, signals)
 }
 

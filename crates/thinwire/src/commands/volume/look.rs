@@ -1,16 +1,18 @@
 //! What labels say of whatever parts are given, and which volumes those make: nothing is changed.
 
+use std::time::Duration;
+
 use thinwire_modules::Options;
 use thinwire_modules::meta::{AssemblyError, Finding, SeenPart, assemble};
 use thinwire_modules::mirror::{OpeningRefusal, OpeningWish, find_mirror};
 
 use super::{JsonWhole, hex, options_of, read_labels};
 use crate::cli::VolumeCommon;
-use crate::error::Outcome;
+use crate::error::{FailureKind, Outcome};
 use crate::host::Host;
 use crate::last_resort::catch_signals;
 use crate::mirrored::{refused, standings};
-use crate::open::{Ending, OpenVolume, let_go, let_go_failed, open_on};
+use crate::open::{Ending, LOCK_PATIENCE, OpenVolume, let_go, let_go_failed, open_within};
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
@@ -33,11 +35,15 @@ pub(super) fn look_further<T>(
     let mut options = options_of(common, &signals)?;
     options.read_only = true;
     let host = Host::new()?;
-    let mut seen = Vec::new();
+    let (mut seen, mut wait_lock) = (Vec::new(), LOCK_PATIENCE);
     for spec in parts {
-        let mut part = match open_on(&host, spec, &options, Some(&signals)) {
+        let mut part = match open_within(&host, spec, &options, Some(&signals), wait_lock) {
             Ok(part) => [part],
             Err(failure) => {
+                // Whoever was killed has let go of all by now.
+                if failure.kind == FailureKind::Busy && !spec.has_remote() {
+                    wait_lock = Duration::ZERO;
+                }
                 seen.push(Err(failure));
                 continue;
             }
