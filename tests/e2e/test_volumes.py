@@ -536,11 +536,20 @@ def exported_from_a_file(lab):
 
 @test(seconds=40)
 def what_fails_is_told_with_its_place(lab):
-    """An I/O that fails in a tree is told in the log of whoever has that open, a target or a command, by the path of the part and the range there; not each of many."""
+    """An I/O that fails in a tree is told by the place of the part and the range there: by the command that fails by it, once, in the log of a target, and in its status; not each of many."""
     tree, run_dir = "linear:[memory:4M,error:[memory:16M]?reads=20]", ("--run-dir", lab.path("run"))
-    told = "linear/error: read of 4096 bytes at "
+    told = "linear part 1, error: read of 4096 bytes at "
     done = thinwire(lab, "bench", tree, "--rw", "randread", "--runtime", "0.2", *run_dir, expect=1)
-    check(done.stderr.count(told) == 1, done.stderr)
+    check(done.stderr.count(told) == 1 and f"I/Os failed; first: {told}" in done.stderr, done.stderr)
+    with open(lab.path("pool.toml"), "w", encoding="utf-8") as file:
+        file.write('[[volume]]\nname = "data"\nkind = "stripe"\nchildren = ["./a.img", "bad"]\n'
+                   '[[volume]]\nname = "bad"\nkind = "error"\nreads = 1\nchildren = ["./b.img"]\n')
+    for name in ("a.img", "b.img"):
+        with open(lab.path(name), "wb") as file:
+            file.write(os.urandom(1 << 20))
+    done = thinwire(lab, "copy", lab.path("pool.toml#data"), lab.path("out.img"), *run_dir, expect=1)
+    place = 'source: stripe "data" part 1, error "bad": read of 65536 bytes at '
+    check(done.stderr.count("read of") == 1 and place in done.stderr and "the medium reported an error." in done.stderr, done.stderr)
     target = Target(lab, f"tree={tree}")
     thinwire(lab, "bench", uri(lab, "tree"), "--rw", "randread", "--runtime", "0.2", *run_dir, expect=1)
     until("the target has told", 10, lambda: told in target.process.stderr)

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::Time;
-use thinwire_volume::{Completion, Io, IoError, Layer, Op, Volume, VolumeEvent};
+use thinwire_volume::{Completion, ErrorKind, Io, IoError, Layer, Op, Volume, VolumeEvent};
 
 /// Over how long what is done in a second is taken.
 pub const METER_WINDOW: Duration = Duration::from_secs(1);
@@ -88,6 +88,8 @@ pub struct Meter {
     recent: Cell<MeterRates>,
     /// The first that failed since somebody asked.
     failure: Cell<Option<IoError>>,
+    /// The first that failed in the last turn in which one did, and when that was.
+    last_failure: Cell<Option<(Time, IoError)>>,
     /// The last that was told; zero before.
     now: Cell<Time>,
     /// When the window began, and what had been counted then.
@@ -137,6 +139,12 @@ impl Meter {
         self.failure.take()
     }
 
+    /// The last I/O that has failed, of several in one turn the first, and when that was; none but those that the volume could have done. Its range is of this
+    /// volume.
+    pub fn last_failure(&self) -> Option<(Time, IoError)> {
+        self.last_failure.get()
+    }
+
     /// What the stage clock has shown.
     pub fn stage(&self) -> NodeStage {
         self.stage.get()
@@ -179,6 +187,14 @@ impl Meter {
         add(&self.failed, failed);
         if self.failure.get().is_none() {
             self.failure.set(done.iter().find_map(|one| one.result.err()));
+        }
+        // Some things are asked to find out what there is.
+        let is_wrong = |error: &IoError| error.kind != ErrorKind::Unsupported;
+        let now = self.now.get();
+        if self.last_failure.get().is_none_or(|(at, _)| at != now)
+            && let Some(error) = done.iter().find_map(|one| one.result.err().filter(is_wrong))
+        {
+            self.last_failure.set(Some((now, error)));
         }
     }
 

@@ -74,7 +74,7 @@ pub type Described<'a> = (&'static Module, &'a Options, Option<&'a str>);
 
 /// The module over the data of its parts, put in the order that their labels say, whatever that of `children` is, which
 /// `specs` call by name; `key` names that of one that has a key. With `cuts` snapshots of it can be taken, unless something above buffers writes.
-/// Opened for writing, it has a new opening on all parts before this returns, and what has it grow comes with it.
+/// Opened for writing, it has a new opening on all parts before this returns, and what has it grow comes with it; and so does which of `specs` each part is.
 ///
 /// # Errors
 /// They make no whole, or another one than is described, or need another key; or its opening could not be written.
@@ -84,11 +84,17 @@ pub fn open_whole(
     specs: &[VolumeSpec],
     (mut children, cuts, budget): (Vec<Box<dyn Volume>>, Option<ToCut>, Option<NodeBudget>),
     by: &Opening<'_>,
-) -> Outcome<(Box<dyn Volume>, Option<WholeGrowth>)> {
+) -> Outcome<PlacedWhole> {
     let cuts = cuts.filter(|_| is_written(&children, by.read_only));
     let whole = assemble_whole(host, described, specs, &mut children, by)?;
-    build(host, described, specs, (children, cuts, budget), (whole, by.read_only))
+    let places = whole.0.places();
+    let (opened, growth) =
+        build(host, described, specs, (children, cuts, budget), (whole, by.read_only))?;
+    Ok((opened, growth, places))
 }
+
+/// The module, what has it grow, and which of the described volumes each of its parts is.
+pub type PlacedWhole = (Box<dyn Volume>, Option<WholeGrowth>, Vec<usize>);
 
 /// Nothing stands in the way of writing all of these.
 fn is_written(children: &[Box<dyn Volume>], read_only: bool) -> bool {

@@ -11,7 +11,7 @@ use thinwire_buffer::Pool;
 use thinwire_frontend::Face;
 use thinwire_proto::StageSums;
 use thinwire_runtime::disk::DiskOptions;
-use thinwire_volume::Volume;
+use thinwire_volume::{IoError, Volume};
 
 use thinwire_modules::cuts::Cutter;
 use thinwire_modules::mirror::OpeningWish;
@@ -27,7 +27,7 @@ use crate::growth::{GrowthNotes, WholeDesk};
 use crate::host::Host;
 use crate::keys::{self, KeyFile, Security};
 use crate::known_keys::KnownKeys;
-use crate::opened::{Leaving, OutlineNode};
+use crate::opened::{FailedAt, Leaving, OutlineNode};
 use crate::output;
 use crate::pool::{PoolName, PoolPlace};
 use crate::rekeying::Rekeying;
@@ -296,6 +296,11 @@ pub trait OpenVolume {
     /// What it is made of, as it was opened.
     fn outline(&self) -> Vec<OutlineNode> {
         Vec::new()
+    }
+
+    /// Where in it that was by which an I/O has failed, for the user, who is not told of that by the log then.
+    fn failed_at(&mut self, error: &IoError) -> FailedAt {
+        FailedAt::named(error)
     }
 
     /// What is open with it of which snapshots can be taken as one, by what files call it: likewise.

@@ -11,6 +11,7 @@ mod fit;
 mod grants;
 mod outline;
 mod passage;
+mod place;
 mod returning;
 mod top;
 mod tree;
@@ -28,9 +29,10 @@ use thinwire_modules::thin::ThinPool;
 use thinwire_node::PartId;
 use thinwire_proto::{StageObserver, StageSums};
 use thinwire_runtime::disk::DiskOptions;
-use thinwire_volume::{Unaligned, Volume};
+use thinwire_volume::{IoError, Unaligned, Volume};
 
 use self::bottom::{Bottom, end_together};
+use self::place::{first_failing, meters_to};
 use self::top::Top;
 use self::tree::Leaf;
 use crate::attachment::shown::Shown;
@@ -53,6 +55,7 @@ use crate::uri::VolumeSpec;
 pub use self::commons::Commons;
 pub use self::outline::OutlineNode;
 pub use self::passage::{LegDoor, LegReturn, NOT_BROUGHT};
+pub use self::place::{FailedAt, last_failure};
 pub use self::tree::{TellOutline, Tree};
 
 /// What of that is left, at least, when no mirror waits for a leg any more.
@@ -86,7 +89,8 @@ fn over(
     leg_timeout: Duration,
 ) -> Box<dyn OpenVolume> {
     let fds = tree.fds();
-    let Tree { volume, bottom, ports, .. } = tree;
+    let Tree { volume, mut bottom, ports, .. } = tree;
+    bottom.await_user(true);
     let top = Top::new(volume, options.read_only);
     let pool = host.pool();
     let below = Below {
@@ -262,8 +266,10 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
 
     fn show(&mut self, face: Box<dyn Face>) -> Outcome<Shown> {
         let volume = Box::new(self.volume.take().expect(SHOWN));
-        let Below { host, fds, ports, shown, .. } = &mut self.below;
+        let Below { host, fds, ports, shown, bottom, .. } = &mut self.below;
         let face = Shown::new(host, face, volume, fds, ports)?;
+        // Its users hear of no place.
+        bottom.await_user(false);
         *shown = Some(face.part());
         Ok(face)
     }
@@ -282,6 +288,15 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
 
     fn outline(&self) -> Vec<OutlineNode> {
         self.below.bottom.outline()
+    }
+
+    fn failed_at(&mut self, error: &IoError) -> FailedAt {
+        let outline = self.outline();
+        let (at, error) = first_failing(&outline, error);
+        if !outline.is_empty() {
+            self.below.bottom.heard(&meters_to(&outline, at));
+        }
+        FailedAt::of(&outline, at, &error)
     }
 
     fn cuts(&self) -> Vec<(PoolName, Cutter)> {

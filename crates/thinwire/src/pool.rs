@@ -80,7 +80,7 @@ pub fn open_pool(
     specs: &[VolumeSpec],
     mut children: Vec<Box<dyn Volume>>,
     by: &Opening<'_>,
-) -> Outcome<(Box<dyn Volume>, PoolWhole)> {
+) -> Outcome<(Box<dyn Volume>, PoolWhole, Vec<usize>)> {
     let Some(place) = by.pool else {
         return Err(Failure::usage(
             "it is a pool: name a volume in it, with @ and its name behind that of the pool (`thinwire volume show` lists them)",
@@ -125,12 +125,13 @@ pub fn open_pool(
             wait(host, &mut [], (by, by.until), "read")?;
         }
     }
+    let in_places = whole.places();
     let name = whole.name;
     let desk = PoolWhole { pool: pool.downgrade(), name: name.clone() };
     let teller = Rc::new(PoolTeller { name, has_told_end: Cell::new(false) });
     teller.tell(&pool);
     place.put(&pool, &teller);
-    Ok((Box::new(PoolAlone { pool, teller, refused: Vec::new() }), desk))
+    Ok((Box::new(PoolAlone { pool, teller, refused: Vec::new() }), desk, in_places))
 }
 
 /// The volume of that name of a pool that is open.

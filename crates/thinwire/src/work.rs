@@ -9,7 +9,7 @@ use thinwire_volume::{MirrorReport, ScrubReport, Work, WorkPace};
 pub use crate::budgets::LimitsStatus;
 use crate::budgets::{self, NewLimit};
 use crate::control::{self, IoStatus, Response};
-use crate::opened::OutlineNode;
+use crate::opened::{OutlineNode, last_failure};
 use crate::output;
 use crate::rekeying::StateChange;
 use crate::size::show_size;
@@ -147,6 +147,9 @@ pub struct NodeStatus {
     /// What has gone to it, and how fast that goes; null from a process of an earlier version.
     #[serde(default)]
     pub io: Option<IoStatus>,
+    /// The last I/O of it that failed, and where that is in the tree, as the log has it; null if none did, and from a process of an earlier version.
+    #[serde(default)]
+    pub failure: Option<String>,
     /// What it does for itself; null if it is nothing that does.
     pub work: Option<WorkStatus>,
     /// What of it is taken in a second; null of other kinds than `qos`.
@@ -418,7 +421,7 @@ fn statuses(tree: &[OutlineNode], works: &Works) -> Vec<NodeStatus> {
     // Of each depth the mirror that was met last.
     let mut mirrors: Vec<Option<&MirrorReport>> = Vec::new();
     let mut found = Vec::new();
-    for node in tree {
+    for (at, node) in tree.iter().enumerate() {
         let depth = node.depth - top;
         let work = node.whole.and_then(|whole| works.get(&whole));
         mirrors.truncate(depth);
@@ -443,6 +446,7 @@ fn statuses(tree: &[OutlineNode], works: &Works) -> Vec<NodeStatus> {
                 // What nobody drives does not hear that time goes on.
                 if matches!(node.state, None | Some("attached")) { io } else { io.at_rest() }
             }),
+            failure: last_failure(tree, at).map(|failed| failed.to_string()),
             work: work.map(|(status, _)| status.clone()),
             limits: node.budget.as_ref().map(LimitsStatus::of_node),
         });
@@ -450,7 +454,7 @@ fn statuses(tree: &[OutlineNode], works: &Works) -> Vec<NodeStatus> {
     found
 }
 
-/// The tree, for people: a line for each volume, below what it is a part of.
+/// The tree, for people: a line for each volume, below what it is a part of; and what has failed where, the last of each that did not fail by another.
 pub fn drawn(nodes: &[NodeStatus]) -> String {
     let row = |node: &NodeStatus| {
         let [read, written, latency] = node.io.map_or_else(Default::default, |io| io.rates());
@@ -466,7 +470,16 @@ pub fn drawn(nodes: &[NodeStatus]) -> String {
     };
     let rows: Vec<_> = nodes.iter().map(row).collect();
     let header = ["VOLUME", "KIND", "SIZE", "STATE", "READ", "WRITTEN", "LATENCY"];
-    output::table(&header, &rows)
+    let mut text = output::table(&header, &rows);
+    for (at, node) in nodes.iter().enumerate() {
+        let mut below = nodes[at + 1..].iter().take_while(|below| below.depth > node.depth);
+        if let Some(failure) = &node.failure
+            && below.all(|below| below.failure.is_none())
+        {
+            text += &format!("\nfailed last: {failure}");
+        }
+    }
+    text
 }
 
 impl NodeStatus {

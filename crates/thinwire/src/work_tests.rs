@@ -318,3 +318,30 @@ fn one_that_grows_says_how_far_it_is_and_that_it_is_paused() {
     let read: WorkStatus = serde_json::from_value(json).unwrap();
     assert_eq!((read.grown, read.grows_by), (None, 0));
 }
+
+/// Of what has failed the place is told, once.
+#[test]
+fn what_has_failed_is_told_below_the_tree() {
+    let node = |depth, name: &str, failure: Option<&str>| NodeStatus {
+        depth,
+        name: name.into(),
+        kind: "file".into(),
+        failure: failure.map(str::to_owned),
+        ..NodeStatus::default()
+    };
+    let nodes = [
+        node(0, "home", Some("home: read")),
+        node(1, "one.img", None),
+        node(1, "sums", Some("home leg 1, sums: read")),
+        node(2, "two.img", Some("home leg 1, sums (two.img): read")),
+        node(1, "three.img", Some("home leg 2 (three.img): write")),
+    ];
+    let text = drawn(&nodes);
+    let told: Vec<_> = text.lines().skip(6).collect();
+    let expected = [
+        "failed last: home leg 1, sums (two.img): read",
+        "failed last: home leg 2 (three.img): write",
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(drawn(&nodes[1..2]).lines().count(), 2);
+}

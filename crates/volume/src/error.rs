@@ -72,17 +72,17 @@ pub struct IoError {
     pub module: &'static str,
 }
 
+impl IoError {
+    /// What failed and why, without who reported it: for whoever says where that was.
+    pub fn describe(&self) -> String {
+        let IoError { op, len, offset, kind, .. } = self;
+        format!("{op} of {len} bytes at {offset}: {}", kind.describe())
+    }
+}
+
 impl fmt::Display for IoError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} of {} bytes at {}: {} (reported by {})",
-            self.op,
-            self.len,
-            self.offset,
-            self.kind.describe(),
-            self.module
-        )
+        write!(f, "{} (reported by {})", self.describe(), self.module)
     }
 }
 

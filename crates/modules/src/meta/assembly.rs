@@ -123,6 +123,11 @@ pub struct Assembly {
 }
 
 impl Assembly {
+    /// Where each of its parts stands among those that were given.
+    pub fn places(&self) -> Vec<usize> {
+        self.parts.iter().map(|part| part.place).collect()
+    }
+
     /// Its sizes, as it was told last.
     pub fn sizes(&self) -> WholeSizes {
         let parts = self.parts.iter().map(|part| part.data_bytes).collect();

@@ -319,7 +319,8 @@ impl<'a> AttachmentServer<'a> {
                 Some(Ok(())) => Ok(Leaving::Gone),
                 Some(Err(e)) => {
                     // That of one leaf, perhaps: the others are let go of in order.
-                    self.loss = Some(last_flush_failed(&e, self.may_lose));
+                    let place = self.open.failed_at(&e).place;
+                    self.loss = Some(last_flush_failed(&e, &place, self.may_lose));
                     Ok(Leaving::Gone)
                 }
             },
@@ -347,7 +348,7 @@ impl<'a> AttachmentServer<'a> {
             // Nothing depends on this flush, and those targets are not there to hear of the end. The others are.
             tracing::info!("a target is away and nothing has to reach it");
             if self.shown.look(FacePart::owes) {
-                self.loss = Some(last_flush_failed(&UNTOLD, true));
+                self.loss = Some(last_flush_failed(&UNTOLD, "", true));
             }
         } else if stood_still < patience || !is_away && last.is_none() {
             return Leaving::Waiting;
@@ -355,7 +356,10 @@ impl<'a> AttachmentServer<'a> {
             let error = last.and_then(Result::err);
             self.loss = match (dirty, error) {
                 (1.., _) => Some(writing_down::failed(dirty, patience, error.as_ref())),
-                (0, Some(error)) => Some(last_flush_failed(&error, self.may_lose)),
+                (0, Some(error)) => {
+                    let place = self.open.failed_at(&error).place;
+                    Some(last_flush_failed(&error, &place, self.may_lose))
+                }
                 (0, None) => {
                     tracing::warn!(
                         "not all of it has ended in order: its mirrors resync when they are opened"
@@ -473,16 +477,17 @@ fn ended(closed: io::Result<()>) -> Poll<io::Result<()>> {
 const UNTOLD: IoError =
     IoError { kind: ErrorKind::Io, op: Op::Flush, offset: 0, len: 0, module: "loss" };
 
-/// What the user is told of it.
-fn last_flush_failed(error: &IoError, may_lose: bool) -> Failure {
+/// What the user is told of it, and where that was, if the volume is made of others.
+fn last_flush_failed(error: &IoError, place: &str, may_lose: bool) -> Failure {
     let why = match (error.kind, error.module) {
         (ErrorKind::Io, "remote") => "the target's medium reported an error",
         (kind, _) => kind.describe(),
     };
-    Failure::failed(match may_lose {
+    let failure = Failure::failed(match may_lose {
         true => format!("{why}: writes since the last flush may be lost"),
         false => format!("{why} at the last flush; no acknowledged write depended on it"),
-    })
+    });
+    if place.is_empty() { failure } else { failure.context(place) }
 }
 
 /// What [`AttachmentServer::leave`] found.

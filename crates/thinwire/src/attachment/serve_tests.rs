@@ -366,9 +366,11 @@ fn a_failed_last_flush_that_nothing_depends_on_speaks_of_no_loss() {
 #[test]
 fn a_target_s_medium_is_called_so() {
     let io = Io::new(0, thinwire_volume::Op::Flush, 0, 0);
-    let said = last_flush_failed(&io.error(ErrorKind::Io, "remote"), true).message;
+    let said = |place| last_flush_failed(&io.error(ErrorKind::Io, "remote"), place, true).message;
     let wanted = "the target's medium reported an error: writes since the last flush may be lost";
-    assert_eq!(said, wanted);
+    assert_eq!(said(""), wanted);
+    let place = "stripe \"data\" part 1 (tw://node1/a)";
+    assert_eq!(said(place), format!("{place}: {wanted}"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use thinwire_buffer::{Pool, SegList, Segment};
-use thinwire_volume::{Completion, ErrorKind, Io, Op};
+use thinwire_volume::{Completion, ErrorKind, Io, IoError, Op};
 
 use super::ledger::{CheckOutcome, Ledger};
 use super::plan::{BenchPlan, SplitMix, Stream};
@@ -168,6 +168,19 @@ impl Tally {
             self.complaints.push(sentence());
         }
     }
+
+    /// The I/O has failed so: where that was is said once.
+    fn complain_of(&mut self, error: &IoError, open: &mut dyn OpenVolume) {
+        let said = &self.complaints;
+        let sentence = (said.len() < COMPLAINTS_MAX).then(|| {
+            let failed = open.failed_at(error);
+            match said.iter().any(|said| said.starts_with(&failed.place)) {
+                true => error.to_string(),
+                false => failed.to_string(),
+            }
+        });
+        self.complain(|| sentence.unwrap_or_default());
+    }
 }
 
 impl Default for Tally {
@@ -296,7 +309,7 @@ impl Engine {
             let completed = self.take(open);
             now = Instant::now();
             if completed {
-                self.settle(now);
+                self.settle(now, open);
                 last = now;
             }
         }
@@ -387,13 +400,13 @@ impl Engine {
     }
 
     /// Counts the completions taken and frees their slots.
-    fn settle(&mut self, now: Instant) {
+    fn settle(&mut self, now: Instant, open: &mut dyn OpenVolume) {
         let mut done = std::mem::take(&mut self.done);
         for completion in done.drain(..) {
             let slot = self.slots[completion.token as usize];
             self.outstanding -= 1;
             self.free.push(completion.token as u32);
-            let success = self.check(slot, &completion);
+            let success = self.check(slot, &completion, open);
             if let Some(ledger) = &mut self.ledger {
                 ledger.release(slot.block);
             }
@@ -408,14 +421,19 @@ impl Engine {
     }
 
     /// Whether the I/O did what it should; complains if not.
-    fn check(&mut self, slot: OutstandingIo, completion: &Completion) -> bool {
+    fn check(
+        &mut self,
+        slot: OutstandingIo,
+        completion: &Completion,
+        open: &mut dyn OpenVolume,
+    ) -> bool {
         if slot.write
             && let Some(ledger) = &mut self.ledger
         {
             ledger.written(slot.block, slot.generation, completion.result.is_ok());
         }
         if let Err(error) = completion.result {
-            self.tally.complain(|| error.to_string());
+            self.tally.complain_of(&error, open);
             let last_words = matches!(
                 error.kind,
                 ErrorKind::Fenced | ErrorKind::ContentChanged | ErrorKind::ShuttingDown
@@ -449,7 +467,7 @@ impl Engine {
     fn flush(&mut self, open: &mut dyn OpenVolume) -> Outcome {
         let result = one_io(open, Io::new(0, Op::Flush, 0, 0), &mut self.done)?.result;
         if let Err(error) = result {
-            self.tally.complain(|| error.to_string());
+            self.tally.complain_of(&error, open);
         }
         Ok(())
     }
@@ -488,7 +506,7 @@ impl Engine {
             let completed = self.take(open);
             let now = Instant::now();
             if completed {
-                self.settle(now);
+                self.settle(now, open);
             }
             if now >= next_glance {
                 next_glance = now + GLANCE;

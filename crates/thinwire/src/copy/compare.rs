@@ -3,7 +3,7 @@
 use thinwire_buffer::SegList;
 use thinwire_volume::{Completion, Io, Op};
 
-use super::pair::{CopyPair, SLOTS, Taken, Watch, io_failure};
+use super::pair::{CopyPair, SLOTS, Taken, Watch, side};
 use crate::error::{Failure, Outcome};
 
 /// One piece in work: what has come so far of each side.
@@ -40,7 +40,10 @@ pub fn compare(pair: &mut CopyPair<'_>, watch: &mut Watch<'_>) -> Outcome {
         {
             let token = completion.token as usize;
             let slot = &mut slots[token];
-            let data = payload(completion, slot, if is_source { "source" } else { "destination" })?;
+            if let Err(error) = completion.result {
+                return Err(pair.io_failure(is_source, error));
+            }
+            let data = payload(completion, slot, side(is_source))?;
             match is_source {
                 true => slot.source = Some(data),
                 false => slot.destination = Some(data),
@@ -64,7 +67,6 @@ pub fn compare(pair: &mut CopyPair<'_>, watch: &mut Watch<'_>) -> Outcome {
 }
 
 fn payload(completion: Completion, slot: &ComparedPiece, side: &str) -> Outcome<SegList> {
-    completion.result.map_err(|e| io_failure(side, e))?;
     match completion.data.bytes() as u64 == slot.len {
         true => Ok(completion.data),
         false => Err(Failure::failed(format!(

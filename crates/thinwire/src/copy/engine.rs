@@ -4,7 +4,7 @@ use thinwire_buffer::{SegList, Segment};
 use thinwire_volume::{Completion, Geometry, Io, Op};
 
 use super::map::{MAP_TOKEN, Map, MapPart};
-use super::pair::{CopyPair, SLOTS, Taken, Watch, io_failure};
+use super::pair::{CopyPair, SLOTS, Taken, Watch};
 use crate::error::{Failure, Outcome};
 
 /// What was done.
@@ -76,7 +76,7 @@ pub fn copy(pair: &mut CopyPair<'_>, blank: bool, watch: &mut Watch<'_>) -> Outc
         watch.glance(job.done_bytes)?;
     }
     let flushed = taken.destination.pop().expect("not empty");
-    flushed.result.map_err(|e| io_failure("destination", e))?;
+    flushed.result.map_err(|e| job.pair.io_failure(false, e))?;
     (watch.progress)(from.bytes);
     Ok(job.copied)
 }
@@ -115,7 +115,7 @@ impl Job<'_, '_> {
             self.map.answer(&completion);
             return Ok(());
         }
-        completion.result.map_err(|e| io_failure("source", e))?;
+        completion.result.map_err(|e| self.pair.io_failure(true, e))?;
         let token = completion.token as usize;
         let CopiedPart { offset, len, .. } = self.slots[token];
         if completion.data.bytes() as u64 != len {
@@ -163,7 +163,7 @@ impl Job<'_, '_> {
     }
 
     fn on_destination(&mut self, completion: Completion) -> Outcome {
-        completion.result.map_err(|e| io_failure("destination", e))?;
+        completion.result.map_err(|e| self.pair.io_failure(false, e))?;
         let token = completion.token as usize;
         let slot = &mut self.slots[token];
         slot.offset += slot.step;

@@ -97,6 +97,12 @@ impl CopyPair<'_> {
         Ok((from, to, longest.max(align)))
     }
 
+    /// The failure of an I/O on the source, or else on the destination.
+    pub fn io_failure(&mut self, is_source: bool, error: IoError) -> Failure {
+        let volume = if is_source { &mut *self.source } else { &mut *self.destination };
+        Failure::failed(format!("{}: {}", side(is_source), volume.failed_at(&error)))
+    }
+
     /// Takes completions of both; if there are none, sleeps until there may be, at most until the
     /// next glance. Both are on one host: a turn of either is one of both.
     pub fn take(&mut self, taken: &mut Taken) -> Outcome {
@@ -109,7 +115,7 @@ impl CopyPair<'_> {
     }
 }
 
-/// The failure of an I/O on one of the sides.
-pub fn io_failure(side: &str, error: IoError) -> Failure {
-    Failure::failed(format!("{side}: {error}"))
+/// What users call the source, or else the destination.
+pub fn side(is_source: bool) -> &'static str {
+    if is_source { "source" } else { "destination" }
 }

@@ -2,7 +2,9 @@
 
 use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
+use std::time::Instant;
 
+use thinwire_modules::Meter;
 use thinwire_modules::meta::ReaderFence;
 use thinwire_runtime::serve::{Awaited, OpenedLeaf};
 use thinwire_volume::HeldGrant;
@@ -68,6 +70,18 @@ impl Bottom {
             tended.has_changed |= std::mem::replace(seen, open.changes()) != open.changes();
         }
         tended
+    }
+
+    /// Whether who uses it [may tell](Bottom::heard) its user of what fails.
+    pub fn await_user(&mut self, is_awaited: bool) {
+        self.failures.await_user(is_awaited);
+        self.commons.iter().for_each(|open| open.bottom().await_user(is_awaited));
+    }
+
+    /// The user was told of what has failed at the end of this way.
+    pub fn heard(&mut self, way: &[Rc<Meter>]) {
+        self.failures.heard(way, Instant::now());
+        self.commons.iter().for_each(|open| open.bottom().heard(way));
     }
 
     /// Something of it comes back by itself, or may be added.
@@ -190,6 +204,7 @@ impl Bottom {
         ending: Ending,
         below: &mut Vec<(Bottom, Ending)>,
     ) -> Vec<String> {
+        self.failures.tell_all(&self.outline);
         let none = Returning::none(host);
         let mut unheard = std::mem::replace(&mut self.returning, none).into_unheard();
         for open in self.commons.drain(..) {

@@ -121,8 +121,9 @@ impl Build<'_> {
             let built: Outcome<Vec<_>> = built.into_iter().collect();
             let whole = (*module, options);
             let opened = built.and_then(|built| open_pool(host, whole, children, built, opening));
-            let (opened, whole) =
+            let (opened, whole, places) =
                 opened.map_err(|e| e.context(format_args!("cannot open {spec}")))?;
+            self.outline.set_roles(at, &places);
             self.can_grow(spec, WholeDesk::Pool(whole), opening.read_only);
             return Ok(Root::Other(opened));
         }
@@ -150,9 +151,10 @@ impl Build<'_> {
                     .map_err(|e| e.context(format_args!("cannot open {spec}")))?;
             }
             let cuts = PoolName::of_cuts(spec).map(|name| (name, self.is_buffered));
-            let (opened, growth) =
+            let (opened, growth, places) =
                 open_whole(host, described, children, (built, cuts, budget), opening)
                     .map_err(|e| e.context(format_args!("cannot open {spec}")))?;
+            self.outline.set_roles(at, &places);
             if let Some(growth) = growth {
                 self.outline.set_labelled(at, growth.whole().uuid);
                 self.can_grow(spec, WholeDesk::Whole(Rc::new(RefCell::new(growth))), false);

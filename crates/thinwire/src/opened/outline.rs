@@ -32,6 +32,8 @@ pub struct OutlineNode {
     pub whole: Option<[u8; 16]>,
     /// Which leg of the mirror above it is, by the labels.
     pub leg: Option<usize>,
+    /// Which part of the whole above it is, by the labels, if those do not follow its description.
+    pub role: Option<usize>,
     /// Of a leaf: whether it is there, if there is any doubt of that.
     pub state: Option<&'static str>,
     /// Which leaf of the tree it is.
@@ -76,6 +78,13 @@ pub(super) fn path_of(nodes: &[OutlineNode], at: usize) -> String {
     }
     path.reverse();
     path.join("/")
+}
+
+/// Those that one of these is made of, in the order of its description.
+pub(super) fn children_of(nodes: &[OutlineNode], at: usize) -> Vec<usize> {
+    let depth = nodes[at].depth;
+    let below = (at + 1..nodes.len()).take_while(|&node| nodes[node].depth > depth);
+    below.filter(|&node| nodes[node].depth == depth + 1).collect()
 }
 
 /// The UUID of the whole of a volume of this kind, if that works for itself.
@@ -190,11 +199,17 @@ impl Outline {
 
     /// Of a mirror: which leg stands in which place of its description.
     pub fn set_legs(&mut self, at: usize, places: &[(usize, usize)]) {
-        let below = self.nodes[at].depth + 1;
-        let children: Vec<usize> =
-            (at + 1..self.nodes.len()).filter(|&node| self.nodes[node].depth == below).collect();
+        let children = children_of(&self.nodes, at);
         for &(leg, place) in places {
             self.nodes[children[place]].leg = Some(leg);
+        }
+    }
+
+    /// Of a whole: which place in its description each of its parts has, by the labels.
+    pub fn set_roles(&mut self, at: usize, places: &[usize]) {
+        let children = children_of(&self.nodes, at);
+        for (role, &place) in places.iter().enumerate() {
+            self.nodes[children[place]].role = Some(role);
         }
     }
 

@@ -44,7 +44,7 @@ pub(super) fn read_from(
     signals: &Signals,
 ) -> Outcome<Vec<u8>> {
     let all = try_read(parts, part, offset, bytes, signals)?;
-    all.map_err(|e| Failure::failed(format!("cannot be read: {e}")))
+    all.map_err(|e| Failure::failed(format!("cannot be read: {}", parts[part].failed_at(&e))))
 }
 
 /// The same; why the volume does not give them is told apart from why nobody could ask.
@@ -99,7 +99,8 @@ pub(super) fn read_blocks(
             Ok(bytes) => all.bytes.extend_from_slice(&bytes),
             // Of what is away, or busy, no block says anything.
             Err(error) if error.kind != ErrorKind::Io => {
-                return Err(Failure::failed(format!("its bitmap cannot be read: {error}")));
+                let failed = parts[part].failed_at(&error);
+                return Err(Failure::failed(format!("its bitmap cannot be read: {failed}")));
             }
             Err(error) => {
                 all.bytes.resize(all.bytes.len() + length as usize, 0xff);
