@@ -550,6 +550,10 @@ def what_fails_is_told_with_its_place(lab):
     done = thinwire(lab, "copy", lab.path("pool.toml#data"), lab.path("out.img"), *run_dir, expect=1)
     place = 'source: stripe "data" part 1, error "bad": read of 65536 bytes at '
     check(done.stderr.count("read of") == 1 and place in done.stderr and "the medium reported an error." in done.stderr, done.stderr)
+    # What goes to a part is in the log, if somebody asks for that.
+    seen = ("copy", f"linear:[memory:64K,trace:[{lab.path('a.img')}]]", lab.path("seen.img"), *run_dir)
+    done = thinwire(lab, *seen, env={"RUST_LOG": "io=debug"})
+    check("linear part 1, trace: read of " in done.stderr and "WARN" not in done.stderr, done.stderr)
     target = Target(lab, f"tree={tree}")
     thinwire(lab, "bench", uri(lab, "tree"), "--rw", "randread", "--runtime", "0.2", *run_dir, expect=1)
     until("the target has told", 10, lambda: told in target.process.stderr)

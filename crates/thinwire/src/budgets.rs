@@ -4,11 +4,12 @@ use std::cell::RefCell;
 
 use serde::{Deserialize, Serialize};
 use thinwire_modules::{
-    Child, Module, ModuleError, ModuleOption, Options, Qos, QosBudget, QosLimits,
+    Child, Module, ModuleError, ModuleOption, Options, Qos, QosBudget, QosLimits, Traced,
 };
 use thinwire_volume::Volume;
 
 use crate::error::{Failure, Outcome};
+use crate::io_log::LoggedTrace;
 use crate::size::show_size;
 use crate::uri::{VolumeSpec, set_option};
 
@@ -82,7 +83,7 @@ fn refuse(
     ))
 }
 
-/// The module over these, which draws on that budget if it is to.
+/// The module over these, which draws on that budget if it is to; where it is in its tree, if it tells of that.
 ///
 /// # Errors
 /// It does not fit over them.
@@ -91,9 +92,11 @@ pub fn open_over(
     parts: Vec<Child>,
     options: &Options,
     budget: Option<&NodeBudget>,
+    place: &str,
 ) -> Result<Box<dyn Volume>, ModuleError> {
     match budget {
         Some(of) => Ok(Box::new(Qos::over(parts, &of.budget)?)),
+        None if module.name == Traced::NAME => Ok(Box::new(LoggedTrace::new(parts, place)?)),
         None => module.open_over(parts, options),
     }
 }

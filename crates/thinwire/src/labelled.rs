@@ -158,7 +158,10 @@ pub fn build(
                 Box::new(sums) as Box<dyn Volume>
             })
         }
-        None => open_over(module, parts, options, budget.as_ref()),
+        None => {
+            let place = format!("{} {:?}", module.name, whole.name);
+            open_over(module, parts, options, budget.as_ref(), &place)
+        }
     };
     let opened = opened.map_err(|e| unfit(&whole, specs, e))?;
     let kept_writer = whole.writer.clone();

@@ -45,6 +45,7 @@ mod guests;
 pub mod health;
 pub mod host;
 pub mod identity;
+mod io_log;
 mod kept;
 pub mod keys;
 pub mod known_keys;

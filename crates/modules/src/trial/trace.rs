@@ -13,7 +13,7 @@ use crate::{Child, Composite, Module, ModuleError};
 const LAST_MAX: usize = 256;
 
 pub(super) const MODULE: Module = Module {
-    name: "trace",
+    name: Traced::NAME,
     help: "for tests: a volume that remembers what it was asked",
     children: 1..=1,
     options: &[],
@@ -34,6 +34,9 @@ pub struct Traced {
 }
 
 impl Traced {
+    /// What users call it.
+    pub const NAME: &str = "trace";
+
     /// Over the only one of `children`, and what it remembers.
     ///
     /// # Errors

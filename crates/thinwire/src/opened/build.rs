@@ -165,7 +165,8 @@ impl Build<'_> {
             }));
         }
         let parts = Child::all(built?);
-        open_over(module, parts, options, budget.as_ref())
+        let place = self.outline.place(at);
+        open_over(module, parts, options, budget.as_ref(), &place)
             .map(Root::Other)
             .map_err(|e| unfit(spec, &e))
     }

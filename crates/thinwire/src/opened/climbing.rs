@@ -302,7 +302,8 @@ impl Climb {
                 return self.read(host, BESIDE_TOKEN);
             };
             let parts = Child::all(std::mem::take(&mut self.volume));
-            let volume = open_over(module, parts, options, level.budget.as_ref())
+            let (budget, place) = (level.budget.as_ref(), level.spec.short_name());
+            let volume = open_over(module, parts, options, budget, &place)
                 .map_err(|error| ClimbError::Unfit(error.to_string()))?;
             self.stand_on(host, level, volume);
         }

@@ -7,6 +7,7 @@ use thinwire_volume::Volume;
 
 use super::bottom::Bottom;
 use super::climbing::Risen;
+use super::place::place_of;
 use super::tree::{Leaf, Root};
 use crate::budgets::NodeBudget;
 use crate::error::Outcome;
@@ -160,6 +161,11 @@ impl Outline {
     /// Where it is: the volume on top as users name it, then those below, down to this one.
     pub fn path(&self, at: usize) -> String {
         path_of(&self.nodes, at)
+    }
+
+    /// The same, as [`place_of`] has it.
+    pub fn place(&self, at: usize) -> String {
+        place_of(&self.nodes, at)
     }
 
     /// What users call the volume that stands there, by itself.
