@@ -318,6 +318,19 @@ def labels(lab):
     with open(fresh, "rb") as file:
         check(file.read() == before, "nothing is overwritten for a whole that cannot be made")
     refused(lab, "volume", "create", describe([fresh]), *run_dir, says=["ext2, ext3 or ext4", "--force"])
+    # Nor may what stands at the end only: a leg of a RAID of Linux, and a disk whose first sectors were zeroed.
+    raid, gpt = (image(lab, name, LEAF_MIB) for name in ("raid.img", "gpt.img"))
+    for path, at, magic in [(raid, (LEAF_MIB << 20) - 8192, b"\xfc\x4e\x2b\xa9"), (gpt, (LEAF_MIB << 20) - 512, b"EFI PART")]:
+        with open(path, "r+b") as file:
+            file.seek(at)
+            file.write(magic)
+    refused(lab, "volume", "create", describe([raid]), *run_dir, says=["holds Linux software RAID (1.0), at its end", "--force"])
+    refused(lab, "volume", "create", describe([gpt]), *run_dir, says=["holds the backup of a GPT partition table, at its end", "--force"])
+    told = thinwire(lab, "volume", "create", describe([raid]), "--force", *run_dir).stderr
+    check("at its end; that is overwritten" in told, told)
+    with open(raid, "rb") as file:
+        file.seek(-8192, os.SEEK_END)
+        check(not any(file.read()), "nothing takes it for its own any more")
     told = thinwire(lab, "volume", "create", describe([fresh]), "--force", *run_dir).stderr
     check("holds ext2, ext3 or ext4; that is overwritten" in told, told)
     check(len(copied(describe([fresh]))) == bytes_each, "it is one now")

@@ -3,29 +3,58 @@
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
 use thinwire_buffer::{Pool, SegList};
 use thinwire_volume::{Io, IoError, Op, Token, Volume};
 
-use super::signature::what_is_there;
+use super::signature::{EndMark, UNKNOWN, mark_at_end, what_is_there};
 use super::{Finding, LABEL_AREA_BYTES, Label, LabelError, LabelOutcome, Labels};
+
+/// So much of the end of a part is cleared where a mark begins: all of what each of those is, and no more than that.
+const MARK_BYTES: u64 = 4096;
 
 /// Each part gets its label so often that neither copy is the first one: beside any later label something else is known for
 /// what it is.
 const ROUNDS: usize = 3;
 
 /// What is on a part that somebody wants to make one, from what was found of labels and from its first
-/// [`LABEL_AREA_BYTES`]: words to stand behind its name. Nothing only if all of them are zero.
-pub fn occupant(found: &Result<Finding, LabelError>, begins: &[u8]) -> Option<String> {
+/// [`LABEL_AREA_BYTES`], and of whose mark stands at its end: words to stand behind its name. Nothing only if all of those are zero, and there is no mark.
+pub fn occupant(
+    found: &Result<Finding, LabelError>,
+    begins: &[u8],
+    mark: Option<EndMark>,
+) -> Option<String> {
     match found {
         Ok(Finding::Label(found)) => {
             let Label { name, role, .. } = &found.label;
             Some(format!("is part {role} (counted from 0) of {name:?}"))
         }
         Ok(Finding::Blank) | Err(LabelError::Foreign(_)) => {
-            what_is_there(begins).map(|what| format!("holds {what}"))
+            let begins = what_is_there(begins);
+            match (begins, mark) {
+                (None, None) => None,
+                (Some(begins), None) => Some(format!("holds {begins}")),
+                // It says more than bytes that nobody knows.
+                (None | Some(UNKNOWN), Some(mark)) => {
+                    Some(format!("holds {}, at its end", mark.what))
+                }
+                (Some(begins), Some(mark)) => {
+                    Some(format!("holds {begins}, and {} at its end", mark.what))
+                }
+            }
         }
         // It says of whom.
         Err(error) => Some(error.to_string()),
+    }
+}
+
+/// Whose mark stands at the end of such a part of so many bytes, the last of which are these; none if it has, or had, a label of ours: what stands behind that
+/// is data of its whole.
+pub fn mark_on(found: &Result<Finding, LabelError>, bytes: u64, ends: &[u8]) -> Option<EndMark> {
+    match found {
+        Ok(Finding::Blank) | Err(LabelError::Foreign(_)) => mark_at_end(bytes, ends),
+        _ => None,
     }
 }
 
@@ -43,13 +72,14 @@ pub struct WholeMaking {
     /// The one that is under way, or comes next.
     at: usize,
     is_under_way: bool,
-    /// Bytes of the label area that are zeroed.
+    /// What is being cleared is zeroed up to there.
     cleared: u64,
 }
 
 struct Part {
     labels: Labels,
     label: Label,
+    mark: Option<EndMark>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +88,8 @@ enum Step {
     Erase,
     /// The first MiB.
     Clear,
+    /// Where its mark stands at the end.
+    ClearEnd,
     /// One label.
     Label,
 }
@@ -70,6 +102,8 @@ pub struct MadePart {
     pub label: Label,
     /// Something is there: it is lost.
     pub is_occupied: bool,
+    /// Somebody else's mark at its end: it is lost, too, lest who it is of takes the part for its own.
+    pub mark: Option<EndMark>,
 }
 
 /// Why a whole was not made.
@@ -77,7 +111,7 @@ pub struct MadePart {
 pub enum MakingError {
     /// The part got no label, or did not lose those that it had.
     Label(LabelError),
-    /// The rest of its first MiB could not be cleared.
+    /// The rest of its first MiB, or its end, could not be cleared.
     Uncleared(IoError),
 }
 
@@ -110,12 +144,14 @@ impl WholeMaking {
             }
             if canary != MakingCanary::KeepsRest {
                 steps.push((at, Step::Clear));
+                steps.extend(parts[at].mark.map(|_| (at, Step::ClearEnd)));
             }
         }
         let rounds = if canary == MakingCanary::OneRound { 1 } else { ROUNDS };
         let round = (0..parts.len()).map(|at| (at, Step::Label));
         (0..rounds).for_each(|_| steps.extend(round.clone()));
-        let parts = parts.into_iter().map(|MadePart { labels, label, .. }| Part { labels, label });
+        let part = |MadePart { labels, label, mark, .. }| Part { labels, label, mark };
+        let parts = parts.into_iter().map(part);
         WholeMaking {
             parts: parts.collect(),
             pool: pool.clone(),
@@ -150,7 +186,14 @@ impl WholeMaking {
     pub fn turn(&mut self, volume: &mut dyn Volume) -> Option<Result<(), MakingError>> {
         let (part, step) = self.steps[self.at];
         let ended = match step {
-            Step::Clear => self.clear(volume),
+            Step::Clear => self.clear(0..LABEL_AREA_BYTES, volume),
+            Step::ClearEnd => {
+                let mark = self.parts[part].mark.expect("it has one");
+                let geometry = volume.geometry();
+                let block = MARK_BYTES.max(geometry.block_bytes.into());
+                let start = mark.offset / block * block;
+                self.clear(start..geometry.bytes.min(start + block), volume)
+            }
             Step::Erase | Step::Label => self.write(part, step, volume),
         };
         if ended.is_some() {
@@ -166,7 +209,7 @@ impl WholeMaking {
         step: Step,
         volume: &mut dyn Volume,
     ) -> Option<Result<(), MakingError>> {
-        let Part { labels, label } = &mut self.parts[part];
+        let Part { labels, label, .. } = &mut self.parts[part];
         if !self.is_under_way {
             self.is_under_way = true;
             let begun = match step {
@@ -183,7 +226,11 @@ impl WholeMaking {
         Some(ended.map_err(MakingError::Label))
     }
 
-    fn clear(&mut self, volume: &mut dyn Volume) -> Option<Result<(), MakingError>> {
+    fn clear(
+        &mut self,
+        range: Range<u64>,
+        volume: &mut dyn Volume,
+    ) -> Option<Result<(), MakingError>> {
         if self.is_under_way {
             let mut done = Vec::new();
             volume.poll(&mut done);
@@ -192,9 +239,9 @@ impl WholeMaking {
                 return Some(Err(MakingError::Uncleared(error)));
             }
         } else {
-            (self.is_under_way, self.cleared) = (true, 0);
+            (self.is_under_way, self.cleared) = (true, range.start);
         }
-        let left = LABEL_AREA_BYTES - self.cleared;
+        let left = range.end - self.cleared;
         if left == 0 {
             return Some(Ok(()));
         }
@@ -213,7 +260,8 @@ impl std::fmt::Display for MakingError {
         match self {
             MakingError::Label(error) => error.fmt(f),
             MakingError::Uncleared(error) => {
-                write!(f, "has a first MiB that cannot be cleared: {error}")
+                let what = if error.offset < LABEL_AREA_BYTES { "a first MiB" } else { "an end" };
+                write!(f, "has {what} that cannot be cleared: {error}")
             }
         }
     }

@@ -23,6 +23,9 @@ const SIGNATURES: &[(&str, u64, &[u8])] = &[
     ("a partition table or boot loader", 510, b"\x55\xaa"),
 ];
 
+/// What none of those says.
+pub(super) const UNKNOWN: &str = "something that is not known here";
+
 /// What begins with these bytes, which are those of a volume from its first on. Nothing only if all of them are zero.
 pub fn what_is_there(begins: &[u8]) -> Option<&'static str> {
     let says = |&&(_, at, bytes): &&(&str, u64, &[u8])| {
@@ -31,7 +34,45 @@ pub fn what_is_there(begins: &[u8]) -> Option<&'static str> {
     if let Some((what, ..)) = SIGNATURES.iter().find(says) {
         return Some(what);
     }
-    begins.iter().any(|&byte| byte != 0).then_some("something that is not known here")
+    begins.iter().any(|&byte| byte != 0).then_some(UNKNOWN)
+}
+
+/// What marks the end of a volume as somebody else's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndMark {
+    /// Whose it is.
+    pub what: &'static str,
+    /// Where it begins, in bytes of the volume.
+    pub offset: u64,
+}
+
+/// Linux software RAID, in the byte order of nearly all that has it.
+const MD_MAGIC: &[u8] = b"\xfc\x4e\x2b\xa9";
+const GPT_MAGIC: &[u8] = b"EFI PART";
+
+/// Where such marks stand on a volume of so many bytes: what is there, where, and its bytes.
+fn end_marks(bytes: u64) -> [(&'static str, Option<u64>, &'static [u8]); 4] {
+    const KIB: u64 = 1 << 10;
+    // The last whole 64 KiB; and 8 KiB before the end, at a multiple of 4 KiB (md's `MD_NEW_SIZE_SECTORS`, and `super_1_load`).
+    let md_0_9 = (bytes / (64 * KIB) * (64 * KIB)).checked_sub(64 * KIB);
+    let md_1_0 = bytes.checked_sub(8 * KIB).map(|at| at / (4 * KIB) * (4 * KIB));
+    [
+        ("Linux software RAID (0.9)", md_0_9, MD_MAGIC),
+        ("Linux software RAID (1.0)", md_1_0, MD_MAGIC),
+        // In the last sector, of either size.
+        ("the backup of a GPT partition table", bytes.checked_sub(512), GPT_MAGIC),
+        ("the backup of a GPT partition table", bytes.checked_sub(4096), GPT_MAGIC),
+    ]
+}
+
+/// Whose mark there is at the end of a volume of so many bytes, the last of which are these. None also if all else is known of none.
+pub fn mark_at_end(bytes: u64, ends: &[u8]) -> Option<EndMark> {
+    let first = bytes - ends.len() as u64;
+    end_marks(bytes).into_iter().find_map(|(what, offset, magic)| {
+        let offset = offset?;
+        let at = offset.checked_sub(first)?;
+        ends[at as usize..].starts_with(magic).then_some(EndMark { what, offset })
+    })
 }
 
 #[cfg(test)]
@@ -51,6 +92,39 @@ mod tests {
         }
         zero[99_999] = 1;
         assert_eq!(what_is_there(&zero), Some("something that is not known here"));
+    }
+
+    /// By numbers that `mdadm` and `sgdisk` come to, whatever of the end is shown.
+    #[test]
+    fn marks_at_the_end_are_known_by_their_places() {
+        const MIB: u64 = 1 << 20;
+        let odd = 3 * MIB + 5 * 512;
+        let places = [
+            (2 * MIB, 0xfc, [2 * MIB - 65_536, 2 * MIB - 8192]),
+            (odd, 0xfc, [3 * MIB - 65_536, 3 * MIB - 8192]),
+            (3 * MIB + 40 * 512, 0xfc, [3 * MIB - 65_536, 3 * MIB + 12_288]),
+            (2 * MIB, b'E', [2 * MIB - 512, 2 * MIB - 4096]),
+            (odd, b'E', [odd - 512, odd - 4096]),
+        ];
+        for (bytes, first, offsets) in places {
+            for (shown, offset) in
+                [MIB, 128 << 10].into_iter().flat_map(|s| offsets.map(|at| (s, at)))
+            {
+                let mut ends = vec![0; shown as usize];
+                assert_eq!(mark_at_end(bytes, &ends), None);
+                let magic =
+                    [MD_MAGIC, GPT_MAGIC].into_iter().find(|magic| magic[0] == first).unwrap();
+                let at = (offset + shown - bytes) as usize;
+                ends[at..][..magic.len()].copy_from_slice(magic);
+                let mark = mark_at_end(bytes, &ends).unwrap();
+                assert_eq!((mark.offset, mark.what.contains("GPT")), (offset, first == b'E'));
+                // One byte beside it is nothing.
+                ends.rotate_right(1);
+                assert_eq!(mark_at_end(bytes, &ends), None);
+            }
+        }
+        // What is smaller than that has none.
+        assert_eq!(mark_at_end(4096, &[0; 4096]), None);
     }
 
     /// Our own are where labels are.

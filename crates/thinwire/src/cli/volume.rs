@@ -47,8 +47,8 @@ where pool.toml has
 Each part loses its first MiB to its label, which says what it is a part of, and where in it. From then on the
 volume is attached or exported as pool.toml#wide; its parts may be named in any order, and anywhere: one that
 is missing, a copy, an old copy put back in its place, or another's is refused. Parts that are described with labels themselves
-are made first, unless they are there. A part whose first MiB is not all zero is refused, with what is there; --force overwrites
-it.")]
+are made first, unless they are there. A part whose first MiB is not all zero, or whose last MiB has the mark of a RAID or a
+partition table, is refused, with what is there; --force overwrites it.")]
     Create {
         /// The volume, FILE.toml#NAME
         volume: VolumeSpec,

@@ -55,9 +55,10 @@ fn world(contents: &[Content], whole: u8, canary: MakingCanary) -> (Vec<MakingDi
         labels.read(disk).unwrap();
         let outcome = std::iter::repeat_with(|| labels.turn(disk)).take(3).flatten().next();
         let Some(LabelOutcome::Read(found)) = outcome else { panic!("{outcome:?}") };
-        let is_occupied = occupant(&found, &disk.first_bytes()).is_some();
+        let mark = mark_on(&found, MakingDisk::BYTES, &disk.last_bytes());
+        let is_occupied = occupant(&found, &disk.first_bytes(), mark).is_some();
         assert_eq!(is_occupied, !disk.durable.is_empty(), "what is not zero is named");
-        MadePart { labels, label, is_occupied }
+        MadePart { labels, label, is_occupied, mark }
     };
     let labels = labels(whole, contents.len());
     let parts = disks.iter_mut().zip(labels).map(part).collect();
@@ -108,6 +109,35 @@ fn what_is_there_goes_before_the_first_label_is_written() {
     assert_eq!((whole.uuid, whole.parts.len()), ([1; 16], 3));
 }
 
+/// A leg of a RAID-1 of md, whose superblock stands at its end.
+fn mirrored() -> Content {
+    let mut block = Box::new([0x33; LABEL_BYTES]);
+    block[..4].copy_from_slice(b"\xfc\x4e\x2b\xa9");
+    [(MakingDisk::BYTES - 8192, block)].into()
+}
+
+/// What is beside that stays: it may be data, of whoever makes the same whole again.
+#[test]
+fn whose_mark_is_at_the_end_goes_before_the_first_label_is_written() {
+    let beside = (MakingDisk::BYTES - 4096, Box::new([0x44; LABEL_BYTES]));
+    let mut content = mirrored();
+    content.extend([beside.clone()]);
+    let (mut disks, mut making) = world(&[content], 1, MakingCanary::None);
+    make(&mut disks, &mut making, &mut |_| Ok(())).unwrap();
+    let cleared = Some((MakingDisk::BYTES - 8192, 4096));
+    let nth = |what| disks[0].seen.iter().position(|seen| *seen == what);
+    let first = disks[0].seen.iter().rposition(|seen| *seen == Some((512 << 10, 512 << 10)));
+    assert_eq!(nth(cleared), first.map(|nth| nth + 1), "behind the first MiB");
+    assert_eq!(mark_on(&found(&blank()), MakingDisk::BYTES, &disks[0].last_bytes()), None);
+    assert_eq!(disks[0].durable.get(&beside.0), Some(&beside.1));
+    assert_eq!(assembled(&contents(&disks)).unwrap().uuid, [1; 16]);
+    // What fails there is told.
+    let (mut disks, mut making) = world(&[mirrored()], 1, MakingCanary::None);
+    disks[0].fails_at = first.map(|nth| nth + 1);
+    let why = make(&mut disks, &mut making, &mut |_| Ok(())).unwrap_err();
+    assert!(why.contains("has an end that cannot be cleared: write of 4096 bytes"), "{why}");
+}
+
 #[test]
 fn what_fails_on_a_part_ends_it_and_it_can_be_made_again() {
     let before = [junk(), junk()];
@@ -136,14 +166,30 @@ fn what_fails_on_a_part_ends_it_and_it_can_be_made_again() {
 #[test]
 fn who_is_on_a_part_is_told() {
     let mut begins = vec![0; LABEL_AREA_BYTES as usize];
-    assert_eq!(occupant(&found(&blank()), &begins), None);
+    assert_eq!(occupant(&found(&blank()), &begins, None), None);
     begins[99_999] = 1;
     let unknown = Some("holds something that is not known here".to_owned());
-    assert_eq!(occupant(&found(&blank()), &begins), unknown);
+    assert_eq!(occupant(&found(&blank()), &begins, None), unknown);
+    let mark =
+        mark_on(&found(&blank()), MakingDisk::BYTES, &MakingDisk::new(mirrored()).last_bytes());
+    let raid = Some("holds Linux software RAID (1.0), at its end".to_owned());
+    assert_eq!(occupant(&found(&blank()), &begins, mark), raid, "more than unknown bytes say");
+    begins[99_999] = 0;
+    assert_eq!(occupant(&found(&blank()), &begins, mark), raid);
+    begins[..4].copy_from_slice(b"XFSB");
+    let both = "holds xfs, and Linux software RAID (1.0) at its end".to_owned();
+    assert_eq!(occupant(&found(&blank()), &begins, mark), Some(both));
     let (mut disks, mut making) = world(&[blank(), blank()], 1, MakingCanary::None);
     make(&mut disks, &mut making, &mut |_| Ok(())).unwrap();
     let mut part = disks[1].durable.clone();
-    let says = |part: &Content| occupant(&found(part), &blocks(part)).unwrap();
+    let says = |part: &Content| {
+        let mut disk = MakingDisk::new(part.clone());
+        disk.durable.extend(mirrored());
+        // Behind a label of ours is data.
+        let mark = mark_on(&found(part), MakingDisk::BYTES, &disk.last_bytes());
+        assert_eq!(mark, None);
+        occupant(&found(part), &blocks(part), mark).unwrap()
+    };
     assert_eq!(says(&part), "is part 1 (counted from 0) of \"home\"");
     part.remove(&LABEL_OFFSETS[0]);
     assert!(says(&part).contains("something else has written to this part"), "{}", says(&part));

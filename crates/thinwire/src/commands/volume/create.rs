@@ -6,14 +6,14 @@ use serde::Serialize;
 use thinwire_modules::meta::tree::NODE_BYTES;
 use thinwire_modules::meta::{
     LABEL_AREA_BYTES, Label, LabelError, Labels, MadePart, NewPart, NewWhole, SeenPart,
-    WholeMaking, assemble, label_parts, occupant,
+    WholeMaking, assemble, label_parts, mark_on, occupant,
 };
 use thinwire_modules::mirror::{MirrorState, find_mirror};
 use thinwire_modules::thin::{NewPool, block_bytes};
 use thinwire_modules::{Integrity, IntegrityState, Module, Options, SumLayout, SumMaking};
 use thinwire_runtime::clock::entropy_bytes;
 
-use super::parts::read;
+use super::parts::{read, read_end};
 use super::{JsonWhole, hex, options_of, read_labels, wait_for};
 use crate::cli::VolumeCommon;
 use crate::crypted::new_state;
@@ -240,8 +240,11 @@ fn label_all(
     }
     let mut occupied = Vec::new();
     for (at, (seen, child)) in seen.iter().zip(volume.children).enumerate() {
-        let begins = read(parts, at, LABEL_AREA_BYTES, signals);
-        let what = occupant(&seen.found, &begins.map_err(|e| e.context(child))?);
+        let bytes = parts[at].volume().geometry().bytes;
+        let begins = read(parts, at, LABEL_AREA_BYTES, signals).map_err(|e| e.context(child))?;
+        let ends = read_end(parts, at, signals).map_err(|e| e.context(child))?;
+        let mark = mark_on(&seen.found, bytes, &ends);
+        let what = occupant(&seen.found, &begins, mark);
         if let (Some(what), false) = (&what, force) {
             let say =
                 if is_asked_for { "say --force" } else { "make that by itself, with --force," };
@@ -249,17 +252,18 @@ fn label_all(
                 "{child} {what}: it would be lost; name another volume, or {say} to overwrite that ({spec})"
             )));
         }
-        occupied.push(what);
+        occupied.push((what, mark));
     }
-    for (what, child) in occupied.iter().zip(volume.children) {
+    for ((what, _), child) in occupied.iter().zip(volume.children) {
         if let Some(what) = what {
             output::complain(&format!("{child} {what}; that is overwritten"));
         }
     }
-    let part = |((labels, label), what): ((Labels, Label), Option<String>)| MadePart {
+    let part = |((labels, label), (what, mark)): ((Labels, Label), (Option<String>, _))| MadePart {
         labels,
         label,
         is_occupied: what.is_some(),
+        mark,
     };
     // What lies behind the label is zeroed: its sums are those of zeroes.
     let (start, part_bytes) = (made[0].data_start, made[0].part().bytes);

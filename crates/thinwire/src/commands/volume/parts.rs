@@ -10,6 +10,9 @@ use crate::signals::Signals;
 /// Bytes of a block of a bitmap.
 const BLOCK: u64 = 4096;
 
+/// Of the end of a part that is to be one: 1 MiB.
+const END_BYTES: u64 = 1 << 20;
+
 /// One I/O, to its end.
 fn io_of(
     parts: &mut [Box<dyn OpenVolume>],
@@ -45,6 +48,17 @@ pub(super) fn read_from(
 ) -> Outcome<Vec<u8>> {
     let all = try_read(parts, part, offset, bytes, signals)?;
     all.map_err(|e| Failure::failed(format!("cannot be read: {}", parts[part].failed_at(&e))))
+}
+
+/// As much of the end of a part as marks of others stand in.
+pub(super) fn read_end(
+    parts: &mut [Box<dyn OpenVolume>],
+    part: usize,
+    signals: &Signals,
+) -> Outcome<Vec<u8>> {
+    let all = parts[part].volume().geometry().bytes;
+    let bytes = all.min(END_BYTES);
+    read_from(parts, part, all - bytes, bytes, signals)
 }
 
 /// The same; why the volume does not give them is told apart from why nobody could ask.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use thinwire_modules::Module;
 use thinwire_modules::meta::{
     Finding, LABEL_AREA_BYTES, Label, LabelError, LabelPart, MadePart, SeenPart, WholeMaking,
-    occupant,
+    mark_on, occupant,
 };
 use thinwire_modules::mirror::{
     DrawGeneration, FoundMirror, LegChange, LegState, MirrorState, NO_GENERATION, NewLeg,
@@ -14,7 +14,7 @@ use thinwire_modules::mirror::{
 
 use super::legs::{Daring, go_on_replacing};
 use super::look::look_at;
-use super::parts::read;
+use super::parts::{read, read_end};
 use super::{options_of, read_labels, resync, wait_for};
 use crate::cli::VolumeCommon;
 use crate::error::{Failure, FailureKind, Outcome};
@@ -393,8 +393,10 @@ fn label_part(
     if let Some(why) = needs.and_then(|needs| needs.misfit(&geometry)) {
         return refused(why);
     }
-    let begins = read(part, 0, LABEL_AREA_BYTES, signals);
-    let what = occupant(&found, &begins.map_err(|e| e.context(new))?);
+    let begins = read(part, 0, LABEL_AREA_BYTES, signals).map_err(|e| e.context(new))?;
+    let ends = read_end(part, 0, signals).map_err(|e| e.context(new))?;
+    let mark = mark_on(&found, geometry.bytes, &ends);
+    let what = occupant(&found, &begins, mark);
     let is_prepared =
         matches!(&found, Ok(Finding::Label(found)) if whole.is_prepared(&found.label));
     let what = what.filter(|_| !is_prepared);
@@ -412,7 +414,7 @@ fn label_part(
     let LabelPart { uuid, .. } = label.parts[leg];
     label.parts[leg] = LabelPart { uuid, bytes };
     let label = Label { content, data_start, ..label };
-    let made = MadePart { labels, label, is_occupied: what.is_some() };
+    let made = MadePart { labels, label, is_occupied: what.is_some(), mark };
     let mut making = WholeMaking::new(0, part[0].pool(), vec![made]);
     while making.part().is_some() {
         let ended = wait_for(part, 0, signals, |volume| making.turn(volume))?;

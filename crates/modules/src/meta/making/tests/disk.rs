@@ -10,7 +10,7 @@ use crate::meta::LabelFault;
 use crate::meta::finding::judge;
 
 type Block = Box<[u8; LABEL_BYTES]>;
-/// Blocks of the label area by their offsets; the others are zero.
+/// Blocks by their offsets; the others are zero.
 pub type Content = BTreeMap<u64, Block>;
 
 /// Of a block: pieces of 64 bytes, and all behind the seventh with the last, a bit each.
@@ -49,6 +49,16 @@ impl MakingDisk {
     /// Its label area.
     pub fn first_bytes(&self) -> Vec<u8> {
         blocks(&self.durable)
+    }
+
+    /// Its last MiB.
+    pub fn last_bytes(&self) -> Vec<u8> {
+        let first = Self::BYTES - (1 << 20);
+        let mut bytes = vec![0; 1 << 20];
+        for (&at, block) in self.durable.range(first..) {
+            bytes[(at - first) as usize..][..LABEL_BYTES].copy_from_slice(&block[..]);
+        }
+        bytes
     }
 
     /// What is under way ends, if anything is.
@@ -95,7 +105,7 @@ impl MakingDisk {
 /// All of the label area.
 pub fn blocks(content: &Content) -> Vec<u8> {
     let mut bytes = vec![0; LABEL_AREA_BYTES as usize];
-    for (&at, block) in content {
+    for (&at, block) in content.range(..LABEL_AREA_BYTES) {
         bytes[at as usize..][..LABEL_BYTES].copy_from_slice(&block[..]);
     }
     bytes
