@@ -250,19 +250,83 @@ fn each_rule_of_volumes_names_its_tests_and_faults() {
     assert_eq!(count, 26, "a rule without a row");
 }
 
-/// What man pages of volumes show and quote: commands that are understood, and messages that something says.
-#[test]
-fn the_manual_of_volumes_shows_what_there_is() {
+/// All text in files of that kind in `crates`, but this one.
+fn code_files() -> Vec<(PathBuf, String)> {
     let mut all = Vec::new();
     files(&root(), &mut all);
-    let is_code = |path: &&PathBuf| {
+    let is_code = |path: &PathBuf| {
         path.starts_with("crates")
             && path.extension().is_some_and(|e| e == "rs")
             && !path.ends_with("tests/documents.rs")
     };
-    let code =
-        all.iter().filter(is_code).map(|path| std::fs::read_to_string(root().join(path)).unwrap());
-    let code: Vec<String> = code.collect();
+    all.retain(is_code);
+    all.into_iter().map(|path| (path.clone(), read(path.to_str().unwrap()))).collect()
+}
+
+/// The names in the first cells of the table with that head.
+fn rows<'a>(text: &'a str, head: &str) -> Vec<&'a str> {
+    let (_, table) = text.split_once(head).unwrap_or_else(|| panic!("no {head}"));
+    let cells = table.lines().skip(1).take_while(|line| line.starts_with('|'));
+    cells.flat_map(|row| quoted(row.split('|').nth(1).unwrap_or_default())).collect()
+}
+
+#[test]
+fn every_fuzz_target_has_a_row() {
+    let mut there = Vec::new();
+    for (_, text) in code_files() {
+        // Where it is documented, it is none.
+        let text = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        for line in text {
+            if let Some((_, name)) = line.split_once("fuzz!(\"") {
+                there.push(name.split('"').next().unwrap().to_owned());
+            }
+        }
+    }
+    let testing = read("docs/testing.md");
+    let mut told = rows(&testing, "| target | operations | what must hold |\n");
+    told.sort_unstable();
+    there.sort_unstable();
+    assert!(there.len() >= 18, "only {}: are they still found?", there.len());
+    assert_eq!(there, told);
+    // How long each has run is said as well.
+    let (_, longest) = testing.split_once("Longest runs so far").expect("it says that");
+    let longest = longest.split("\n\n").next().unwrap();
+    let untold: Vec<_> =
+        told.iter().filter(|name| !quoted(longest).any(|one| one == **name)).collect();
+    assert!(untold.is_empty(), "no longest run of {untold:?}");
+}
+
+/// Images of what stands on parts, each folder of them, are told where that is told.
+#[test]
+fn every_folder_of_images_is_told() {
+    let format = read("docs/format.md");
+    let (head, _) = format.split_once("\n## ").expect("sections");
+    let folders = std::fs::read_dir(root().join("crates/modules/tests/golden")).unwrap();
+    let mut there: Vec<_> =
+        folders.map(|folder| folder.unwrap().file_name().into_string().unwrap()).collect();
+    there.sort_unstable();
+    let mut told: Vec<_> = quoted(head).filter(|name| !name.contains('/')).collect();
+    told.sort_unstable();
+    assert_eq!(there, told);
+}
+
+#[test]
+fn every_kind_of_volume_has_a_row() {
+    let volumes = read("docs/volumes.md");
+    let mut told =
+        rows(&volumes, "| kind | what it is | bytes | options | when one part is away |\n");
+    let all = thinwire_modules::MODULES.iter().chain(thinwire_modules::KEEPING_MODULES);
+    let mut there: Vec<_> = all.map(|module| module.name).collect();
+    told.retain(|name| there.contains(name));
+    told.sort_unstable();
+    there.sort_unstable();
+    assert_eq!(there, told);
+}
+
+/// What man pages of volumes show and quote: commands that are understood, and messages that something says.
+#[test]
+fn the_manual_of_volumes_shows_what_there_is() {
+    let code: Vec<String> = code_files().into_iter().map(|(_, text)| text).collect();
     let (mut shown, mut quoted) = (0, 0);
     for page in thinwire_modules::MANUAL {
         for line in commands(page.text) {
