@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,6 +19,8 @@ type Info = [u8; size_of::<libc::signalfd_siginfo>()];
 #[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
+    /// One was taken.
+    has_come: AtomicBool,
 }
 
 impl Signals {
@@ -43,7 +46,7 @@ impl Signals {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the descriptor was just made and belongs to nobody else.
-        Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+        Ok(Signals::from(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     /// The same, taken from a thread that counts them: the process may be where it takes none. Some time
@@ -62,7 +65,7 @@ impl Signals {
         )?;
         let thread = std::thread::Builder::new().name("signals".into());
         thread.spawn(move || self.count(&passed_on, last, patience, give_up))?;
-        Ok(Signals { fd })
+        Ok(Signals::from(fd))
     }
 
     fn count(&self, passed_on: &OwnedFd, last: u32, patience: Duration, give_up: impl FnOnce()) {
@@ -95,7 +98,7 @@ impl Signals {
         let (never, writer) = rustix::pipe::pipe().unwrap();
         let _ = rustix::fs::fcntl_setfl(&never, rustix::fs::OFlags::NONBLOCK);
         std::mem::forget(writer);
-        Signals { fd: never }
+        Signals::from(never)
     }
 
     /// Those that a test sends: to nobody else of its process.
@@ -103,7 +106,7 @@ impl Signals {
     pub fn by_hand() -> (Self, ByHand) {
         let (fd, writer) = rustix::pipe::pipe().unwrap();
         rustix::fs::fcntl_setfl(&fd, rustix::fs::OFlags::NONBLOCK).unwrap();
-        (Signals { fd }, ByHand(writer))
+        (Signals::from(fd), ByHand(writer))
     }
 
     /// Readable when a signal waits.
@@ -118,13 +121,27 @@ impl Signals {
 
     /// The number of a signal that came, once each. Never waits.
     pub fn take(&self) -> Option<i32> {
-        self.read().map(|info| i32::from_ne_bytes([info[0], info[1], info[2], info[3]]))
+        let info = self.read()?;
+        self.has_come.store(true, Ordering::Relaxed);
+        Some(i32::from_ne_bytes([info[0], info[1], info[2], info[3]]))
+    }
+
+    /// One has come, whoever has taken it, and whatever that one made of it.
+    pub fn has_come(&self) -> bool {
+        self.take();
+        self.has_come.load(Ordering::Relaxed)
     }
 
     fn read(&self) -> Option<Info> {
         let mut info: Info = [0; size_of::<Info>()];
         let read = rustix::io::read(&self.fd, &mut info);
         (read == Ok(info.len())).then_some(info)
+    }
+}
+
+impl From<OwnedFd> for Signals {
+    fn from(fd: OwnedFd) -> Self {
+        Signals { fd, has_come: AtomicBool::new(false) }
     }
 }
 

@@ -11,14 +11,16 @@ use thinwire_modules::meta::{Finding, LabelError, SeenPart};
 use thinwire_modules::{Crypt, Module};
 
 use super::JsonWhole;
-use super::look::{Made, NotMade, look_at, whole_of, wholes_of};
-use super::pool::with_pool;
+use super::look::{Made, NotMade, look_by, whole_of, wholes_of};
+use super::pool::with_pool_by;
 use crate::cli::VolumeCommon;
 use crate::crypted::{takes_key, volume_key_of};
 use crate::error::{Failure, Outcome};
 use crate::keys::KeyFile;
+use crate::last_resort::{LastWords, catch_signals};
 use crate::output;
 use crate::rundir::SCHEMA;
+use crate::signals::Signals;
 use crate::size::{NAME_BYTES_MAX, check_name};
 use crate::trees::NodeName;
 use crate::uri::{DEPTH_MAX, InFolders, VolumeSpec, in_folders};
@@ -53,8 +55,22 @@ pub fn assemble_all(specs: &[VolumeSpec], keys: &[String], common: &VolumeCommon
         let absolute = spec.try_map_paths(&whole_path);
         absolute.map_err(|e| Failure::failed(format!("{spec}: {e}")))?;
     }
-    let look = |specs: &[VolumeSpec]| look_at(specs, common);
-    let list = |pool: &VolumeSpec| volumes_of_pool(pool, common);
+    let caught = catch_signals(2, &specs.iter().collect::<Vec<_>>())?;
+    // What was found by then is not all that there is.
+    let go_on = || match caught.0.has_come() {
+        true => Err(Failure::failed(
+            "it was interrupted: nothing was written, and not all was looked at",
+        )),
+        false => Ok(()),
+    };
+    let look = |specs: &[VolumeSpec]| {
+        let seen = look_by(specs, common, &caught.0);
+        go_on().and(seen)
+    };
+    let list = |pool: &VolumeSpec| {
+        let named = volumes_of_pool(pool, common, &caught);
+        go_on().and(named)
+    };
     let mut heap = Heap::new(&look, &list);
     for key in keys {
         KeyFile::read(key)?;
@@ -89,8 +105,12 @@ fn apart(specs: Vec<VolumeSpec>) -> (Vec<PathBuf>, Vec<VolumeSpec>) {
 }
 
 /// The names of the volumes of a pool, but for what was copied with its label, and would be taken for the same part.
-fn volumes_of_pool(pool: &VolumeSpec, common: &VolumeCommon) -> Outcome<Vec<String>> {
-    with_pool(pool, (true, false), false, common, |open| {
+fn volumes_of_pool(
+    pool: &VolumeSpec,
+    common: &VolumeCommon,
+    caught: &(Signals, LastWords),
+) -> Outcome<Vec<String>> {
+    with_pool_by(pool, (true, false), false, common, caught, |open| {
         let volumes = open.pool.report().volumes.into_iter();
         let own = volumes.filter(|volume| volume.origin.is_none() && !volume.name.is_empty());
         Ok(own.map(|volume| volume.name).collect())

@@ -25,19 +25,38 @@ pub(super) fn look_at(
     Ok(seen.into_iter().map(|seen| seen.map(|(seen, ())| seen)).collect())
 }
 
-/// The same, and of each part what `further` finds there by what its labels say: it gets the part as the only one of a list.
+/// The same, for who takes signals already, and goes on behind it.
+pub(super) fn look_by(
+    parts: &[VolumeSpec],
+    common: &VolumeCommon,
+    signals: &Signals,
+) -> Outcome<Vec<Outcome<SeenPart>>> {
+    let seen = look_further_by(parts, common, |_, _, _| Ok(()), signals)?;
+    Ok(seen.into_iter().map(|seen| seen.map(|(seen, ())| seen)).collect())
+}
+
+/// The same as [`look_at`], and of each part what `further` finds there by what its labels say: it gets the part as the only one of a list.
 pub(super) fn look_further<T>(
     parts: &[VolumeSpec],
     common: &VolumeCommon,
     further: impl Fn(&mut [Box<dyn OpenVolume>], &SeenPart, &Signals) -> Outcome<T>,
 ) -> Outcome<Vec<Outcome<(SeenPart, T)>>> {
     let (signals, _) = catch_signals(2, &parts.iter().collect::<Vec<_>>())?;
-    let mut options = options_of(common, &signals)?;
+    look_further_by(parts, common, further, &signals)
+}
+
+fn look_further_by<T>(
+    parts: &[VolumeSpec],
+    common: &VolumeCommon,
+    further: impl Fn(&mut [Box<dyn OpenVolume>], &SeenPart, &Signals) -> Outcome<T>,
+    signals: &Signals,
+) -> Outcome<Vec<Outcome<(SeenPart, T)>>> {
+    let mut options = options_of(common, signals)?;
     options.read_only = true;
     let host = Host::new()?;
     let (mut seen, mut wait_lock) = (Vec::new(), LOCK_PATIENCE);
     for spec in parts {
-        let mut part = match open_within(&host, spec, &options, Some(&signals), wait_lock) {
+        let mut part = match open_within(&host, spec, &options, Some(signals), wait_lock) {
             Ok(part) => [part],
             Err(failure) => {
                 // Whoever was killed has let go of all by now.
@@ -48,9 +67,9 @@ pub(super) fn look_further<T>(
                 continue;
             }
         };
-        let found = read_labels(&mut part, &signals).and_then(|(_, mut found)| {
+        let found = read_labels(&mut part, signals).and_then(|(_, mut found)| {
             let found = found.swap_remove(0);
-            let more = further(&mut part, &found, &signals)?;
+            let more = further(&mut part, &found, signals)?;
             Ok((found, more))
         });
         match found {

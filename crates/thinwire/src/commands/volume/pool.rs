@@ -12,7 +12,7 @@ use crate::control::{ControlClient, ControlError, ControlRequest, Response};
 use crate::cuts::CutStatus;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::guard::refuse_in_use;
-use crate::last_resort::catch_signals;
+use crate::last_resort::{LastWords, catch_signals};
 use crate::open::{Ending, OpenVolume, Wait, let_go, let_go_failed, open_volume};
 use crate::output;
 use crate::pool::{PoolName, PoolPlace, PoolRequest, PoolStatus, PoolVolumeStatus, describe};
@@ -236,18 +236,30 @@ pub(super) fn with_pool<T>(
     common: &VolumeCommon,
     act: impl FnOnce(&mut OpenPool<'_>) -> Outcome<T>,
 ) -> Outcome<T> {
-    let (signals, last_words) = catch_signals(2, &[pool])?;
-    let mut options = options_of(common, &signals)?;
+    let caught = catch_signals(2, &[pool])?;
+    with_pool_by(pool, (read_only, repairs), take_over, common, &caught, act)
+}
+
+/// The same, for who takes signals already, and goes on behind it.
+pub(super) fn with_pool_by<T>(
+    pool: &VolumeSpec,
+    (read_only, repairs): (bool, bool),
+    take_over: bool,
+    common: &VolumeCommon,
+    (signals, last_words): &(Signals, LastWords),
+    act: impl FnOnce(&mut OpenPool<'_>) -> Outcome<T>,
+) -> Outcome<T> {
+    let mut options = options_of(common, signals)?;
     let place = PoolPlace::new(repairs);
     (options.read_only, options.take_over) = (read_only, take_over);
     options.pool = Some(place.clone());
-    let mut open = open_volume(pool, &options, Some(&signals))
+    let mut open = open_volume(pool, &options, Some(signals))
         .inspect_err(|failure| last_words.set(failure))?;
     open.watch(signals.fd())?;
     let Some(pool) = place.take() else {
         return Err(Failure::failed("the pool was opened for one of its volumes"));
     };
-    let mut open = OpenPool { open, pool, signals: &signals };
+    let mut open = OpenPool { open, pool, signals };
     let done = act(&mut open);
     let OpenPool { mut open, pool, .. } = open;
     let has_stopped = pool.stopped().is_some();
