@@ -83,7 +83,7 @@ impl Failures {
             // What a pool stands on is told of where the pool is.
             let is_own = outline[at].pool.is_none() || error.module == outline[at].kind;
             if is_first && is_own && error.kind != ErrorKind::Unsupported {
-                let told = FailedAt::of(outline, at, error);
+                let told = || FailedAt::of(outline, at, error);
                 lines.extend(self.line(meter, told, now).map(|line| (meter.clone(), line)));
             }
         }
@@ -91,8 +91,14 @@ impl Failures {
     }
 
     /// What is told, unless something was a moment ago.
-    fn line(&mut self, meter: &Rc<Meter>, told: FailedAt, now: Instant) -> Option<String> {
+    fn line(
+        &mut self,
+        meter: &Rc<Meter>,
+        told: impl FnOnce() -> FailedAt,
+        now: Instant,
+    ) -> Option<String> {
         let since = self.note(meter, now)?;
+        let told = told();
         let others = match since {
             0 | 1 => String::new(),
             others => format!("; with it {others} since the last was told"),
