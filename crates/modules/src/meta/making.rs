@@ -102,7 +102,7 @@ pub struct MadePart {
     pub label: Label,
     /// Something is there: it is lost.
     pub is_occupied: bool,
-    /// Somebody else's mark at its end: it is lost, too, lest who it is of takes the part for its own.
+    /// Somebody else's mark at its end: it is lost, too, if who it is of would take the part for its own by that.
     pub mark: Option<EndMark>,
 }
 
@@ -144,7 +144,8 @@ impl WholeMaking {
             }
             if canary != MakingCanary::KeepsRest {
                 steps.push((at, Step::Clear));
-                steps.extend(parts[at].mark.map(|_| (at, Step::ClearEnd)));
+                let mark = parts[at].mark.filter(|mark| mark.claims);
+                steps.extend(mark.map(|_| (at, Step::ClearEnd)));
             }
         }
         let rounds = if canary == MakingCanary::OneRound { 1 } else { ROUNDS };

@@ -44,6 +44,8 @@ pub struct EndMark {
     pub what: &'static str,
     /// Where it begins, in bytes of the volume.
     pub offset: u64,
+    /// Whose it is takes a disk for its own by that alone: not so the copy of a table, which is more often what was written to a volume.
+    pub claims: bool,
 }
 
 /// Linux software RAID, in the byte order of nearly all that has it.
@@ -71,7 +73,8 @@ pub fn mark_at_end(bytes: u64, ends: &[u8]) -> Option<EndMark> {
     end_marks(bytes).into_iter().find_map(|(what, offset, magic)| {
         let offset = offset?;
         let at = offset.checked_sub(first)?;
-        ends[at as usize..].starts_with(magic).then_some(EndMark { what, offset })
+        let claims = magic == MD_MAGIC;
+        ends[at as usize..].starts_with(magic).then_some(EndMark { what, offset, claims })
     })
 }
 

@@ -242,7 +242,7 @@ fn label_all(
     for (at, (seen, child)) in seen.iter().zip(volume.children).enumerate() {
         let bytes = parts[at].volume().geometry().bytes;
         let begins = read(parts, at, LABEL_AREA_BYTES, signals).map_err(|e| e.context(child))?;
-        let ends = read_end(parts, at, signals).map_err(|e| e.context(child))?;
+        let ends = read_end(parts, at, force, signals).map_err(|e| e.context(child))?;
         let mark = mark_on(&seen.found, bytes, &ends);
         let what = occupant(&seen.found, &begins, mark);
         if let (Some(what), false) = (&what, force) {

@@ -50,18 +50,23 @@ pub(super) fn read_from(
     all.map_err(|e| Failure::failed(format!("cannot be read: {}", parts[part].failed_at(&e))))
 }
 
-/// As much of the end of a part as marks of others stand in.
+/// As much of the end of a part as marks of others stand in. What cannot be read is nothing to who overwrites whatever is there.
 pub(super) fn read_end(
     parts: &mut [Box<dyn OpenVolume>],
     part: usize,
+    force: bool,
     signals: &Signals,
 ) -> Outcome<Vec<u8>> {
     let all = parts[part].volume().geometry().bytes;
     let bytes = all.min(END_BYTES);
-    read_from(parts, part, all - bytes, bytes, signals)
+    match try_read(parts, part, all - bytes, bytes, signals)? {
+        Err(_) if force => Ok(Vec::new()),
+        ends => ends
+            .map_err(|e| Failure::failed(format!("cannot be read: {}", parts[part].failed_at(&e)))),
+    }
 }
 
-/// The same; why the volume does not give them is told apart from why nobody could ask.
+/// As [`read_from`]; why the volume does not give them is told apart from why nobody could ask.
 fn try_read(
     parts: &mut [Box<dyn OpenVolume>],
     part: usize,

@@ -394,7 +394,7 @@ fn label_part(
         return refused(why);
     }
     let begins = read(part, 0, LABEL_AREA_BYTES, signals).map_err(|e| e.context(new))?;
-    let ends = read_end(part, 0, signals).map_err(|e| e.context(new))?;
+    let ends = read_end(part, 0, force, signals).map_err(|e| e.context(new))?;
     let mark = mark_on(&found, geometry.bytes, &ends);
     let what = occupant(&found, &begins, mark);
     let is_prepared =
