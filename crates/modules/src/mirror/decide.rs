@@ -297,6 +297,11 @@ fn split_brain(one: (usize, &MirrorState), other: (usize, &MirrorState)) -> Open
     }
 }
 
+/// What the label of a leg is taken to say of that leg whose content is another than it was: no label says that of its own. What it lacks stands
+/// in no bitmap.
+pub(super) const DISTRUSTED: LegState =
+    LegState::Behind { at: LeftAt { last: NO_GENERATION, or: NO_GENERATION } };
+
 /// Whether it was there before: in the history, or as where that leg was left, which is kept however long it is away.
 pub(super) fn knows_as_older(state: &MirrorState, leg: usize, generation: Generation) -> bool {
     let is_where_it_was_left = state.legs[leg].left_at().is_some_and(|at| at.is(generation));
@@ -326,7 +331,9 @@ fn extent(record: &MirrorState, leg: usize, own: &MirrorState) -> ResyncExtent {
         LegState::InSync => {
             matches!(own.legs[leg], LegState::Resyncing { .. }) && own.next == record.generation
         }
-        LegState::Behind { .. } | LegState::Resyncing { .. } => is_on_record(record, leg, own),
+        LegState::Behind { .. } | LegState::Resyncing { .. } => {
+            is_on_record(record, leg, own) && own.legs[leg] != DISTRUSTED
+        }
     };
     match is_known {
         true => ResyncExtent::Bitmap,

@@ -3,8 +3,8 @@
 use crate::Options;
 use crate::meta::{AssemblyError, Finding, Label, LabelPart, SeenPart, check_one_whole};
 
-use super::decide::{OpeningPlan, OpeningRefusal, OpeningWish, decide, knows_as_older};
-use super::state::{LegState, MirrorState, NO_GENERATION};
+use super::decide::{DISTRUSTED, OpeningPlan, OpeningRefusal, OpeningWish, decide, knows_as_older};
+use super::state::{LegState, MirrorState};
 
 /// A mirror of which legs were found.
 #[derive(Clone, Debug)]
@@ -155,19 +155,23 @@ impl FoundMirror {
     }
 
     /// Legs in these places are taken for what their labels say, though their content is another: as each is the leg that it was, and may be as it was
-    /// at any time (rules 16 and 25). Where another says that it has all data, it gets all of that.
+    /// at any time (rules 16 and 25). Where another says that it has all data, it gets all of that, also if it is on record as behind: what it has lost
+    /// stands in no bitmap.
     pub fn distrust(&mut self, places: &[usize]) {
-        let own = |(leg, place): (usize, &Option<usize>)| {
-            let is_in_sync = self.states[leg].as_ref()?.legs[leg] == LegState::InSync;
-            is_in_sync.then_some((leg, place.is_some_and(|place| places.contains(&place))))
+        let is_in_sync = |of: &Self, leg: usize| {
+            of.states[leg].as_ref().is_some_and(|state| state.legs[leg] == LegState::InSync)
         };
-        let in_sync: Vec<(usize, bool)> = self.places.iter().enumerate().filter_map(own).collect();
-        if in_sync.iter().all(|(_, is_distrusted)| *is_distrusted) {
-            return;
-        }
-        for (leg, _) in in_sync.into_iter().filter(|(_, is_distrusted)| *is_distrusted) {
+        let is_adopted = |place: &Option<usize>| place.is_some_and(|place| places.contains(&place));
+        let (adopted, others): (Vec<usize>, Vec<usize>) =
+            (0..self.places.len()).partition(|leg| is_adopted(&self.places[*leg]));
+        let knows_better = others.iter().any(|leg| is_in_sync(self, *leg));
+        for leg in adopted {
+            // If nobody is left who could know better, those that say they have all do.
+            if !knows_better && is_in_sync(self, leg) {
+                continue;
+            }
             if let Some(state) = &mut self.states[leg] {
-                state.legs[leg] = LegState::Behind { at: NO_GENERATION.into() };
+                state.legs[leg] = DISTRUSTED;
             }
         }
     }

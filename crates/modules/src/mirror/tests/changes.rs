@@ -9,7 +9,7 @@ use super::disk::{Content, Disk};
 use super::world::*;
 use super::*;
 use crate::meta::{FoundLabel, LabelPart, SeenPart};
-use LegState::{Behind, InSync, Removed};
+use LegState::{Behind, InSync, Removed, Resyncing};
 
 const ADD: LegChange = LegChange::Add(LabelPart { uuid: [0x12; 16], bytes: DATA_BYTES });
 
@@ -394,6 +394,22 @@ fn a_leg_that_was_adopted_is_copied_whole_where_another_was_not() {
             }
             // Nobody is left who could know better.
             _ => assert_eq!((plan.current, plan.resync), (0b11, vec![])),
+        }
+    }
+    // Also one that is on record as behind, or being copied to, which else gets what its bits say.
+    let left = state(8, &[InSync; 2]);
+    for stands in [Behind { at: [8; 16].into() }, Resyncing { at: [8; 16].into() }] {
+        let newest = state(9, &[InSync, stands]);
+        for own in [InSync, stands] {
+            let own = MirrorState { legs: vec![InSync, own], ..left.clone() };
+            let say = [(0, &newest), (1, &own)];
+            let contents = say.map(|(leg, says)| Some(formatted(leg, says, [0, 0b10])));
+            for (adopted, extent) in [(&[][..], ResyncExtent::Bitmap), (&[1], ResyncExtent::Full)] {
+                let Seen { mut whole, .. } = find(&contents).unwrap();
+                whole.distrust(adopted);
+                let plan = whole.plan(wish(None, false)).unwrap();
+                assert_eq!((plan.current, plan.resync), (1, vec![(1, extent)]), "{stands:?}");
+            }
         }
     }
 }
