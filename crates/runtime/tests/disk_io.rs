@@ -170,6 +170,9 @@ fn a_file_that_shrinks_fails_what_it_lost_and_every_write() {
         for left in [4 * MIB, 4 * MIB + 777] {
             let path = dir.image(&format!("{}-{left}", way(&options)), 8 * MIB);
             let mut store = Store::open(&path, &options);
+            let beside = dir.image(&format!("{}-{left}-beside", way(&options)), MIB);
+            let beside = Store::open(&beside, &options);
+            let quiet = beside.volume.events();
             store.write(0, &[1; 4096]).result.unwrap();
             store.write(6 * MIB, &[2; 4096]).result.unwrap();
             FsOptions::new().write(true).open(&path).unwrap().set_len(left).unwrap();
@@ -196,6 +199,9 @@ fn a_file_that_shrinks_fails_what_it_lost_and_every_write() {
             }
             assert_eq!(told.iter().filter(|event| **event == VolumeEvent::Shrunk).count(), 1);
             assert!(!told.iter().any(|event| matches!(event, VolumeEvent::Resized { .. })));
+            // No sync has failed that others on the same file system go by.
+            assert!(told.contains(&VolumeEvent::Lost));
+            assert_eq!(beside.volume.events(), quiet, "nothing of that is in doubt");
         }
     }
 }

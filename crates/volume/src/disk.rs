@@ -58,7 +58,8 @@ pub enum DiskOpKind {
 pub struct DiskDone {
     /// The submitter's token.
     pub token: Token,
-    /// Success, or the errno (short reads and writes never surface; the end of a shrunk file is EIO).
+    /// Success, or the errno (short reads and writes never surface; a read beyond the end of a shrunk file is EIO, and
+    /// what it is not given any more is [`REFUSED`]).
     pub result: Result<(), i32>,
     /// The memory of a read or write, given back.
     pub kind: DiskOpKind,
@@ -118,6 +119,10 @@ pub trait Disk {
     /// by itself, of records, it tells the scope of; those of its operations whoever submits them does.
     fn sync_scope(&self) -> SyncScope;
 }
+
+/// The errno of what the disk has not asked of the kernel, since its file has become shorter: ENOTRECOVERABLE, which no file system says.
+/// No sync has failed that others might have been saved by.
+pub const REFUSED: i32 = 131;
 
 /// The errnos that are told apart, in Linux's numbers (MIPS and SPARC differ in the last three).
 mod errno {

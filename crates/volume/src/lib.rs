@@ -30,7 +30,7 @@ mod writer;
 
 pub use cache_report::CacheReport;
 pub use cut::{CUT_BYTES, CUT_NAME_BYTES_MAX, CutAct, CutOrder};
-pub use disk::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind};
+pub use disk::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, REFUSED};
 pub use error::{ErrorKind, IoError};
 pub use event::VolumeEvent;
 pub use grant::{Grant, GrantError};

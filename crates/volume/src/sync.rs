@@ -42,14 +42,18 @@ impl SyncDomain {
     }
 }
 
-/// The domains that one volume lies on: its file system, and the devices below that.
+/// The domains that one volume lies on: its file system, and the devices below that. Clones are of one volume.
 #[derive(Clone, Debug)]
-pub struct SyncScope(Arc<[Arc<SyncDomain>]>);
+pub struct SyncScope {
+    domains: Arc<[Arc<SyncDomain>]>,
+    /// Syncs of the volume that were not made.
+    refused: Arc<AtomicU64>,
+}
 
 impl SyncScope {
     /// Of a volume that lies on all these.
     pub fn new(domains: impl IntoIterator<Item = Arc<SyncDomain>>) -> Self {
-        SyncScope(domains.into_iter().collect())
+        SyncScope { domains: domains.into_iter().collect(), refused: Arc::default() }
     }
 
     /// Of a volume that shares nothing with another.
@@ -60,7 +64,7 @@ impl SyncScope {
     /// A sync begins: call it before the system call is made.
     pub fn begin(&self) -> SyncMark {
         let mark = SyncMark::now();
-        for domain in self.0.iter() {
+        for domain in self.domains.iter() {
             domain.running.lock().expect("nobody panics with it").push(mark);
         }
         mark
@@ -69,7 +73,7 @@ impl SyncScope {
     /// A sync has ended: call it before anybody is told of anything. What became of one that nobody
     /// will hear of any more is not known, so it has failed.
     pub fn end(&self, mark: SyncMark, failed: bool) {
-        for domain in self.0.iter() {
+        for domain in self.domains.iter() {
             if failed {
                 domain.losses.fetch_add(1, Ordering::SeqCst);
             }
@@ -78,19 +82,26 @@ impl SyncScope {
         }
     }
 
+    /// A sync has ended without having been made, since the volume is not what it was: that says nothing of what else lies there.
+    pub fn end_refused(&self, mark: SyncMark) {
+        self.refused.fetch_add(1, Ordering::SeqCst);
+        self.end(mark, false);
+    }
+
     /// Whether all syncs have ended that had begun before `mark`.
     pub fn is_settled(&self, mark: SyncMark) -> bool {
         let settled = |domain: &Arc<SyncDomain>| {
             let running = domain.running.lock().expect("nobody panics with it");
             running.iter().all(|&other| other > mark)
         };
-        self.0.iter().all(settled)
+        self.domains.iter().all(settled)
     }
 
     /// Counts the failures: whenever it differs from before, completed writes that no flush has
     /// covered may be lost, whoever wrote them.
     pub fn losses(&self) -> u64 {
-        self.0.iter().map(|domain| domain.losses.load(Ordering::SeqCst)).sum()
+        let failed = self.domains.iter().map(|domain| domain.losses.load(Ordering::SeqCst));
+        failed.sum::<u64>() + self.refused.load(Ordering::SeqCst)
     }
 }
 
@@ -114,6 +125,12 @@ mod tests {
         let mark = image.begin();
         image.end(mark, true);
         assert_eq!(losses(), [3, 2, 0]);
+        // What was not made has failed nobody else.
+        let mark = partition.begin();
+        partition.end_refused(mark);
+        assert_eq!(losses(), [3, 3, 0]);
+        assert!(image.is_settled(SyncMark::now()));
+        assert_eq!(partition.clone().losses(), 3, "it is the volume's, whoever has that open");
     }
 
     #[test]

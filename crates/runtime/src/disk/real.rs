@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, SyncScope};
+use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, REFUSED, SyncScope};
 
 use super::allowance::{Allowance, Begun};
 use super::common::Common;
@@ -312,7 +312,7 @@ impl<E: Engine> RealDisk<E> {
             let Some(op) = self.take_waiting() else { return };
             if self.common.has_shrunk() && writes(&op) {
                 let DiskOp { token, kind, .. } = op;
-                done.push(DiskDone { token, result: Err(libc::EIO), kind });
+                done.push(DiskDone { token, result: Err(REFUSED), kind });
                 continue;
             }
             self.free.pop();

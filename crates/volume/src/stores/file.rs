@@ -8,7 +8,7 @@ use thinwire_buffer::{Pool, SegList, Segment};
 
 use self::growth::Growth;
 use super::{IO_BYTES_MAX, push_extent};
-use crate::disk::{error_kind, is_unsupported};
+use crate::disk::{REFUSED, error_kind, is_unsupported};
 use crate::{
     Completion, Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, ErrorKind, Extent, Features,
     Geometry, Identity, Io, IoError, IoFlags, Op, SyncMark, SyncScope, Token, Volume, VolumeEvent,
@@ -319,7 +319,10 @@ impl<D: Disk> FileStore<D> {
         let running = self.running[slot].take().expect("the disk returns each token once");
         self.free.push(slot);
         if let Some(mark) = running.sync {
-            self.scope.end(mark, done.result.is_err());
+            match done.result {
+                Err(REFUSED) => self.scope.end_refused(mark),
+                result => self.scope.end(mark, result.is_err()),
+            }
         }
         let unable = matches!(done.result, Err(errno) if is_unsupported(errno));
         match (running.step, done.result) {
