@@ -54,6 +54,8 @@ struct Granted {
     kept: bool,
     /// A sync has failed, of this volume or of what shares its device.
     has_lost: bool,
+    /// Nobody minds how it ends: it is of a leg that its mirror goes without.
+    is_spare: bool,
     /// What a gateway has written down of the grant: see [`LocalLeaf::set_unused`].
     unused: Vec<UnusedGrant>,
     /// Of a file or device.
@@ -127,6 +129,7 @@ impl LocalLeaf {
             written: false,
             kept: false,
             has_lost: false,
+            is_spare: false,
             unused: Vec::new(),
             path: match spec {
                 VolumeSpec::Path(path) => Some(path.clone()),
@@ -253,6 +256,11 @@ impl LocalLeaf {
             host.turn(Wait::Until(now + HURRY_LOOK))?;
         }
         leaves.iter().try_for_each(|leaf| leaf.store.borrow_mut().ended())
+    }
+
+    /// Its mirror goes without it, and has that on record: whether it ends in order is no matter of the volume's.
+    pub fn go_without(&self) {
+        self.store.borrow_mut().is_spare = true;
     }
 
     /// Begins the same of this one by itself, while others are used: nobody stands on it any more. [`LocalLeaf::is_closed`] goes on with it.
@@ -389,6 +397,13 @@ impl Granted {
     /// How its end went, if it is over.
     fn ended(&mut self) -> Outcome {
         match self.ending.take() {
+            Some(End::Over(Err(failure))) if self.is_spare => {
+                let name = self.name();
+                tracing::warn!(
+                    "{name}, which its mirror goes without, has not ended in order: {failure}"
+                );
+                Ok(())
+            }
             Some(End::Over(outcome)) => outcome,
             _ => Ok(()),
         }

@@ -24,9 +24,10 @@ impl Mirror {
         for event in news {
             match event {
                 VolumeEvent::Lost => self.on_loss(leg),
-                // A leg that has grown has no place for that here, and one that shrinks fails what it no longer has.
+                // A leg that has grown has no place for that here.
                 VolumeEvent::Resized { .. } | VolumeEvent::Unreachable { .. } => {}
-                VolumeEvent::Shrunk => {}
+                // No write there succeeds any more, and some of what it had is gone: on record while nobody waits for that.
+                VolumeEvent::Shrunk => self.drop_if_spare(leg, false),
                 // Whoever keeps what was read has heard of the count.
                 VolumeEvent::Stale => {}
                 // Who has one leg has them all, or is about to (rule 18).

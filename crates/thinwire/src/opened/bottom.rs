@@ -205,6 +205,11 @@ impl Bottom {
         below: &mut Vec<(Bottom, Ending)>,
     ) -> Vec<String> {
         self.failures.tell_all(&self.outline);
+        for (at, leaf) in self.leaves.iter().enumerate() {
+            if let (true, Some(leaf)) = (self.returning.is_without(at), leaf.local()) {
+                leaf.go_without();
+            }
+        }
         let none = Returning::none(host);
         let mut unheard = std::mem::replace(&mut self.returning, none).into_unheard();
         for open in self.commons.drain(..) {

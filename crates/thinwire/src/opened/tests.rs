@@ -14,6 +14,7 @@ use super::tree::Root;
 use super::*;
 use crate::cli::WireArgs;
 use crate::commands::volume::create_quietly;
+use crate::local::LocalLeaf;
 use crate::open::{let_go_together, open_volume};
 use crate::pool::PoolPlace;
 use crate::testing::{FailsFlush, Hangs, TempDir, Waits};
@@ -103,6 +104,11 @@ impl Failing {
     const NAMES: [&str; 2] = ["sound.img", "broken.img"];
 
     fn new(name: &str, losses_are_heard: bool) -> Self {
+        Failing::over(name, losses_are_heard, |_| {})
+    }
+
+    /// The same, behind `ready` for the second.
+    fn over(name: &str, losses_are_heard: bool, ready: impl FnOnce(&LocalLeaf)) -> Self {
         let dir = TempDir::new(name);
         let paths = Self::NAMES.map(|name| dir.path().join(name));
         paths.iter().for_each(|path| std::fs::write(path, [0; 1 << 16]).unwrap());
@@ -116,6 +122,7 @@ impl Failing {
         let tree = Tree::open(&host, &text.parse().unwrap(), &options, disk, None).unwrap();
         let Leaf::Local(leaf) = &tree.bottom.leaves[1] else { unreachable!() };
         leaf.wrap(|sound| Box::new(FailsFlush::new(sound)));
+        ready(leaf);
         for fd in tree.fds() {
             host.shard_mut().add_volume(fd, None::<PartId<Initiator>>).unwrap();
         }
@@ -179,6 +186,15 @@ fn a_loss_that_no_flush_has_told_of_fails_the_end_and_stays_on_record() {
     let why = closed.unwrap_err().to_string();
     assert!(why.contains("writes since the last flush may be lost"), "{why}");
     assert_eq!(are_held, [false, true]);
+}
+
+/// What a mirror goes without is on record with its others.
+#[test]
+fn the_end_of_a_leaf_that_nobody_uses_is_no_matter() {
+    let mut volume = Failing::over("opened-spare", false, LocalLeaf::go_without);
+    assert!(volume.write(1 << 16));
+    let (closed, are_held) = volume.close(Ending::Orderly);
+    assert_eq!((closed.is_ok(), are_held), (true, [false, true]));
 }
 
 /// Three images as one volume that is in a hurry to end. Those that `hang` answer flushes once so many were asked for.

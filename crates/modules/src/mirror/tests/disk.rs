@@ -247,9 +247,14 @@ impl Disk {
 
     /// Says that somebody else has been granted it; what is done there goes well all the same.
     pub fn be_fenced(&self) {
+        self.tell(VolumeEvent::Fenced { of: None });
+    }
+
+    /// Says this; nothing else is done.
+    pub fn tell(&self, event: VolumeEvent) {
         let inner = &mut *self.0.borrow_mut();
         inner.losses += 1;
-        inner.news.push(VolumeEvent::Fenced { of: None });
+        inner.news.push(event);
     }
 
     /// Loses some of it: what is kept is there for good.

@@ -345,6 +345,27 @@ fn who_hears_of_a_fence_at_one_leg_stops() {
     assert_eq!((before, standing(&world)), (after, vec![InSync; 2]), "not even a label");
 }
 
+/// A leg that becomes shorter takes no write any more: it is behind, on record, before anybody has one for it, unless it is the last.
+#[test]
+fn a_leg_that_becomes_shorter_is_behind() {
+    let mut world = two([0, 0]);
+    world.write(SMALL, 1, 1, false);
+    world.wait();
+    world.disks[1].tell(VolumeEvent::Shrunk);
+    world.turn();
+    world.pass(3);
+    assert_eq!((standing(&world)[0], world.errors), (InSync, 0));
+    assert!(matches!(standing(&world)[1], Behind { .. }), "{:?}", standing(&world));
+    let kept = leg(&world.disks[0]).unwrap().label.state;
+    assert!(matches!(MirrorState::decode(&kept).unwrap().legs[1], Behind { .. }), "on record");
+    world.disks[0].tell(VolumeEvent::Shrunk);
+    world.turn();
+    assert_eq!(standing(&world)[0], InSync, "there is no other");
+    world.read(SMALL);
+    world.wait();
+    assert_eq!((world.reads.len(), world.errors), (1, 0));
+}
+
 /// A loss of the last leg is the mirror's.
 #[test]
 fn a_loss_is_told_if_no_other_leg_has_it() {
