@@ -5,6 +5,9 @@ use std::fmt;
 use super::LABEL_VERSION;
 use crate::Module;
 
+/// What to do about a label of which this program does not know enough.
+pub(super) const USE_NEWER: &str = "use the thinwire that wrote it, or a newer one";
+
 /// Why 4 KiB are no label that can be used; [`Label::decode`](super::Label::decode) says the first that holds,
 /// in this order. Shown, each is a sentence whose subject is the place or the label.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,19 +79,17 @@ impl fmt::Display for LabelFault {
             ),
             LabelFault::Version { version } => write!(
                 f,
-                "is of version {version} of the format, and this program knows {LABEL_VERSION}: use the one \
-                 that wrote it"
+                "is of version {version} of the format, and this program knows {LABEL_VERSION}: {USE_NEWER}"
             ),
             LabelFault::Features { unknown } => write!(
                 f,
-                "has incompatible features that this program does not know (bits {unknown:#x}): use the one \
-                 that wrote it"
+                "has incompatible features that this program does not know (bits {unknown:#x}): {USE_NEWER}"
             ),
             LabelFault::Module { name } => {
                 let known: Vec<_> = Module::all().map(|module| module.name).collect();
                 write!(
                     f,
-                    "is of the module {name:?}, and this program knows {}: use the one that wrote it",
+                    "is of the module {name:?}, and this program knows {}: {USE_NEWER}",
                     known.join(", ")
                 )
             }

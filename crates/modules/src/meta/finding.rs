@@ -4,6 +4,7 @@ use std::fmt;
 
 use thinwire_volume::IoError;
 
+use super::fault::USE_NEWER;
 use super::label::hex;
 use super::{LABEL_AREA_BYTES, LABEL_OFFSETS, Label, LabelFault, copy_of};
 
@@ -236,12 +237,12 @@ impl fmt::Display for LabelError {
             ),
             LabelError::Short { needs, has } => write!(
                 f,
-                "has {has} bytes, and its label says that data ends at {needs}: give it its size back"
+                "has {has} bytes, and its label says that data ends at {needs}: make it as large as it was (what was cut off is lost)"
             ),
             LabelError::ReadOnly { unknown } => write!(
                 f,
-                "has a label with features that allow only reading to this program (bits {unknown:#x}): to write, \
-                 use the one that wrote it"
+                "has a label with features that allow only reading to this program (bits {unknown:#x}): open \
+                 it to be read, or, to write, {USE_NEWER}"
             ),
             LabelError::Refused(fault) => write!(f, "gets no label, since that {fault}"),
             LabelError::Exhausted => {

@@ -8,7 +8,7 @@ use super::decide::hex;
 use super::desk::LegNeeds;
 use super::serve::lowest;
 use super::*;
-use crate::meta::{Label, LabelPart, Labels};
+use crate::meta::{Label, LabelError, LabelPart, Labels};
 use crate::{Child, IdentityHash, ModuleError, common_geometry};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,11 +85,17 @@ fn state_of(leg: usize, at: &MirrorLeg) -> Result<MirrorState, MirrorError> {
 
 /// Whether a leg that is used can be written.
 fn check_writable(leg: usize, at: &MirrorLeg) -> Result<(), MirrorError> {
-    if at.label.may_write() && !at.volume.geometry().features.read_only {
-        return Ok(());
+    let unfit = |why: String| Err(MirrorError::Unfit(ModuleError::of_child(NAME, leg, why)));
+    if !at.label.may_write() {
+        let unknown = at.label.features.read_only_compatible;
+        return unfit(LabelError::ReadOnly { unknown }.to_string());
     }
-    let why = "is read-only: open the mirror for reading, or give a leg that may be written";
-    Err(MirrorError::Unfit(ModuleError::of_child(NAME, leg, why)))
+    match at.volume.geometry().features.read_only {
+        true => unfit(
+            "is read-only: open the mirror for reading, or give a leg that may be written".into(),
+        ),
+        false => Ok(()),
+    }
 }
 
 impl Mirror {

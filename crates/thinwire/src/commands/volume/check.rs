@@ -398,7 +398,7 @@ fn checked((spec, seen): (&VolumeSpec, &Outcome<(SeenPart, Behind)>)) -> JsonChe
     wrong.extend(doubt.map(str::to_owned));
     if !label.may_write() {
         wrong.push(
-            "its label has features that allow only reading to this program: to write, use the one that wrote it"
+            "its label has features that allow only reading to this program: to write, use the thinwire that wrote it, or a newer one"
                 .into(),
         );
     }

@@ -47,17 +47,17 @@ fn what_newer_programs_write_is_not_damage() {
         (
             VERSION.at,
             &[2, 1][..],
-            "is of version 258 of the format, and this program knows 1: use the one that wrote it",
+            "is of version 258 of the format, and this program knows 1: use the thinwire that wrote it, or a newer one",
         ),
         (
             VERSION.at,
             &[0],
-            "is of version 0 of the format, and this program knows 1: use the one that wrote it",
+            "is of version 0 of the format, and this program knows 1: use the thinwire that wrote it, or a newer one",
         ),
         (
             INCOMPATIBLE.at,
             &[5],
-            "has incompatible features that this program does not know (bits 0x5): use the one that wrote it",
+            "has incompatible features that this program does not know (bits 0x5): use the thinwire that wrote it, or a newer one",
         ),
     ] {
         refused(at, bytes, says);
@@ -66,7 +66,7 @@ fn what_newer_programs_write_is_not_damage() {
     let known: Vec<_> = Module::all().map(|module| module.name).collect();
     let known = known.join(", ");
     for (bytes, name) in [(&b"tripe\0"[..], "tripe"), (&[255], "\u{fffd}tripe")] {
-        let end = "use the one that wrote it";
+        let end = "use the thinwire that wrote it, or a newer one";
         let says = format!("is of the module \"{name}\", and this program knows {known}: {end}");
         refused(super::super::MODULE.at, bytes, &says);
         let image = with(&labelled(), super::super::MODULE.at, bytes);

@@ -95,8 +95,8 @@ fn what_was_a_label_is_damaged() {
 #[test]
 fn what_newer_programs_wrote_is_not_passed_over() {
     let newer = with(&image(5), 12, &[2]);
-    let says = "has a label at 548864 that is of version 2 of the format, and this program knows 1: use the one \
-                that wrote it";
+    let says = "has a label at 548864 that is of version 2 of the format, and this program knows 1: \
+                use the thinwire that wrote it, or a newer one";
     for other in [&image(4), &ZERO, &FOREIGN, &damaged(4)] {
         assert!(matches!(
             refused([other, &newer], says),
@@ -105,7 +105,7 @@ fn what_newer_programs_wrote_is_not_passed_over() {
     }
     let newer = with(&image(4), 16, &[8]);
     let says = "has a label at 24576 that has incompatible features that this program does not know (bits 0x8): \
-                use the one that wrote it";
+                use the thinwire that wrote it, or a newer one";
     refused([&newer, &image(3)], says);
     let newer = with(&image(4), 48, b"unheard");
     let fault = Label::decode(&newer).unwrap_err();
@@ -159,8 +159,7 @@ fn a_label_beside_something_else_is_not_believed() {
 #[test]
 fn a_label_of_more_than_the_part_has_is_refused() {
     let label = Label { generation: 4, data_start: 8 * MIB + 4096, ..sample("linear", 2) };
-    let says =
-        "has 16777216 bytes, and its label says that data ends at 16781312: give it its size back";
+    let says = "has 16777216 bytes, and its label says that data ends at 16781312: make it as large as it was (what was cut off is lost)";
     refused([&label.encode().unwrap(), &image(3)], says);
     // That which does not count may say so.
     assert!(matches!(Stage::read([&label.encode().unwrap(), &image(5)]).1, Ok(Finding::Label(_))));
@@ -201,8 +200,8 @@ fn what_failed_is_told_with_what_to_do() {
         ),
         (
             LabelError::ReadOnly { unknown: 5 },
-            "has a label with features that allow only reading to this program (bits 0x5): to write, use the \
-             one that wrote it",
+            "has a label with features that allow only reading to this program (bits 0x5): open it to be read, \
+             or, to write, use the thinwire that wrote it, or a newer one",
         ),
     ] {
         let cause = "write of 4096 bytes at 24576: no space left on the store (reported by puppet)";
