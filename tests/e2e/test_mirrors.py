@@ -199,7 +199,13 @@ def legs_that_were_served_apart(lab):
         written(lab, volume)
         os.rename(lab.path("away.img"), gone)
     said = ["written apart", "a.img", "b.img", "resync --from"]
-    refused(lab, "bench", volume, "--rw", "randread", "--runtime", "0.2", *run_dir, says=said)
+    told = refused(lab, "bench", volume, "--rw", "randread", "--runtime", "0.2", *run_dir, says=said).stderr
+    dumped = json.loads(thinwire(lab, "volume", "dump", *images, "--json", *run_dir).stdout)["parts"]
+    lacks = [part["label"]["bitmap"]["lacking"][1 - leg] << 20 for leg, part in enumerate(dumped)]
+    check(all(0 < bytes_each <= LEG_MIB << 20 for bytes_each in lacks), dumped)
+    most = (LEG_MIB << 20) - DATA_START
+    without = [min(bytes_each, most) for bytes_each in lacks]
+    check(f"at most {without[0]} bytes were written to leg 0 without leg 1, and {without[1]} to leg 1 without leg 0" in told, told)
     refused(lab, "volume", "check", *images, *run_dir, says=["cannot be used: 1 of 1"])
     truth = data_of(images[1])
     check(standings(lab, volume, "--from", "1") == ["in sync"] * 2, "somebody has said which")

@@ -1,5 +1,7 @@
 //! Mirrors (`docs/format.md`, "The mirror"), opened over those of their legs that are there.
 
+mod apart;
+
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::rc::Rc;
@@ -14,6 +16,7 @@ use thinwire_modules::{Module, Options, mirror};
 use thinwire_runtime::clock::entropy_bytes;
 use thinwire_volume::{Volume, WorkPace};
 
+use self::apart::written_apart;
 use crate::adoption::adopt;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::growth::{Grown, MirrorWhole, WholeDesk};
@@ -100,9 +103,19 @@ pub fn open_mirror(
         .map_err(|error| Failure::failed(error.describe(&|place| specs[place].to_string())))?;
     whole.distrust(&adopted);
     absent.extend(whole.passed_over.iter().map(|(place, why)| format!("{} {why}", specs[*place])));
+    let plan = whole.plan(by.wish);
+    if let Err(OpeningRefusal::SplitBrain { legs, .. }) = &plan {
+        let of = |leg: usize| {
+            let place = whole.places[leg]?;
+            let at = of_place.iter().position(|of| *of == place)?;
+            Some((leg, at, seen[place].as_ref()?))
+        };
+        if let [Some(one), Some(other)] = legs.map(of) {
+            absent.extend(written_apart(host, &mut volumes, [one, other], by));
+        }
+    }
     let missing = absent.join("; ");
-    let plan = whole
-        .plan(by.wish)
+    let plan = plan
         .map_err(|refusal| (is_undecided(&refusal), refused(&refusal, &whole, specs, &missing)));
     // Before somebody has decided that, nobody knows how many legs there are.
     let plan = match plan {
