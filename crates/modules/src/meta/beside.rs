@@ -16,7 +16,36 @@ const NAME: &str = "labels";
 /// Closed for good when a part has said that somebody else writes it by now: from then on nothing goes to any part of the whole, since who has
 /// one of them has them all, or is about to (rule 18). Clones are of one whole.
 #[derive(Clone, Default)]
-pub struct PartFence(Rc<Cell<bool>>);
+pub struct PartFence {
+    is_closed: Rc<Cell<bool>>,
+    canary: FenceCanary,
+}
+
+/// A fault planted in it, which tests must find.
+#[cfg_attr(not(test), allow(dead_code, reason = "tests plant them"))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum FenceCanary {
+    #[default]
+    None,
+    /// What a part says of who writes it by now is not heard.
+    IgnoresFence,
+    /// Only the part that has said it is given nothing more.
+    OnePartOnly,
+}
+
+impl PartFence {
+    fn is_closed(&self) -> bool {
+        self.is_closed.get()
+    }
+
+    fn close(&mut self) {
+        match self.canary {
+            FenceCanary::None => self.is_closed.set(true),
+            FenceCanary::IgnoresFence => {}
+            FenceCanary::OnePartOnly => self.is_closed = Rc::new(Cell::new(true)),
+        }
+    }
+}
 
 /// A part, as it is, and a door through which one I/O at a time goes there beside what the whole submits.
 pub struct LabelledPart {
@@ -187,7 +216,7 @@ impl Layer for LabelledPart {
 
     #[inline]
     fn take(&mut self, io: Io) {
-        match self.fence.0.get() {
+        match self.fence.is_closed() {
             false => self.below.submit(io),
             true => self.refused.push(fenced(&io)),
         }
@@ -198,7 +227,7 @@ impl Layer for LabelledPart {
         self.below.poll(done);
         let is_fenced = |completion: &Completion| matches!(completion.result, Err(error) if error.kind == ErrorKind::Fenced);
         if done[start..].iter().any(is_fenced) {
-            self.fence.0.set(true);
+            self.fence.close();
         }
         let inner = &mut *self.door.0.borrow_mut();
         inner.geometry = self.below.geometry();
@@ -211,7 +240,7 @@ impl Layer for LabelledPart {
         }
         if let Some(io) = inner.waiting.take() {
             debug_assert_eq!(io.token, BESIDE_TOKEN);
-            match self.fence.0.get() {
+            match self.fence.is_closed() {
                 true => inner.done.push(fenced(&io)),
                 false => {
                     inner.is_out = true;
@@ -225,7 +254,7 @@ impl Layer for LabelledPart {
     /// Though nothing was under way there that would have said so.
     fn on_events(&mut self, events: &mut [VolumeEvent]) {
         if events.iter().any(|event| matches!(event, VolumeEvent::Fenced { .. })) {
-            self.fence.0.set(true);
+            self.fence.close();
         }
     }
 
@@ -245,61 +274,4 @@ impl Drop for LabelledPart {
 }
 
 #[cfg(test)]
-mod tests {
-    use thinwire_volume::Op;
-    use thinwire_volume::testing::Puppet;
-
-    use super::*;
-
-    fn polled(volume: &mut dyn Volume) -> Vec<(Token, Option<ErrorKind>)> {
-        let mut done = Vec::new();
-        volume.poll(&mut done);
-        let kind = |completion: &Completion| completion.result.err().map(|error| error.kind);
-        done.iter().map(|completion| (completion.token, kind(completion))).collect()
-    }
-
-    /// Rule 18, though nothing was under way at that part.
-    #[test]
-    fn who_hears_that_it_is_fenced_writes_no_label_either() {
-        let puppets = [Puppet::new(1, Puppet::GEOMETRY), Puppet::new(2, Puppet::GEOMETRY)];
-        let fence = PartFence::default();
-        let part = |puppet: &Puppet| LabelledPart::new(Box::new(puppet.clone()), fence.clone());
-        let [(mut one, _), (mut other, mut door)] = [part(&puppets[0]), part(&puppets[1])];
-        puppets[0].tell(VolumeEvent::Fenced { of: None });
-        let mut news = Vec::new();
-        one.poll_events(&mut news);
-        assert_eq!(news, [VolumeEvent::Fenced { of: None }]);
-        door.submit(Io::new(BESIDE_TOKEN, Op::Flush, 0, 0));
-        other.submit(Io::new(1, Op::Read, 0, 4096));
-        assert_eq!(polled(&mut other), [(1, Some(ErrorKind::Fenced))]);
-        assert_eq!(polled(&mut door), [(BESIDE_TOKEN, Some(ErrorKind::Fenced))]);
-        assert!(puppets.iter().all(|puppet| puppet.take().is_empty()), "nothing goes down");
-    }
-
-    /// Rule 18: fenced at one part, all stop, at once, without a last write, be it of a label.
-    #[test]
-    fn who_was_fenced_at_one_part_writes_none() {
-        let puppets = [Puppet::new(1, Puppet::GEOMETRY), Puppet::new(2, Puppet::GEOMETRY)];
-        let fence = PartFence::default();
-        let part = |puppet: &Puppet| LabelledPart::new(Box::new(puppet.clone()), fence.clone());
-        let [(mut one, _), (mut other, mut door)] = [part(&puppets[0]), part(&puppets[1])];
-        let read = |token| Io::new(token, Op::Read, 0, 4096);
-        one.submit(read(1));
-        other.submit(read(2));
-        let (first, beside) = (puppets[0].take_one(), puppets[1].take_one());
-        let error = first.error(ErrorKind::Fenced, "puppet");
-        puppets[0].complete(Completion::new(first.token, Err(error)));
-        door.submit(Io::new(BESIDE_TOKEN, Op::Flush, 0, 0));
-        assert_eq!(polled(&mut one), [(1, Some(ErrorKind::Fenced))]);
-        one.submit(read(3));
-        other.submit(read(4));
-        assert_eq!((other.outstanding(), other.is_at_rest()), (2, false));
-        // What is under way there ends as it ends.
-        puppets[1].succeed(&beside);
-        assert_eq!(polled(&mut other), [(2, None), (4, Some(ErrorKind::Fenced))]);
-        assert_eq!(polled(&mut door), [(BESIDE_TOKEN, Some(ErrorKind::Fenced))]);
-        assert_eq!(polled(&mut one), [(3, Some(ErrorKind::Fenced))]);
-        assert!(puppets.iter().all(|puppet| puppet.take().is_empty()), "nothing goes down");
-        assert_eq!((one.outstanding(), other.outstanding(), door.outstanding()), (0, 0, 0));
-    }
-}
+mod tests;

@@ -100,6 +100,8 @@ pub enum MirrorCanary {
     RecordToldEarly,
     /// It is taken from any leg, be it one that was dropped.
     RecordOfAnyLeg,
+    /// Whoever is fenced at one leg goes on with the others.
+    GoesOnFenced,
 }
 
 impl Mirror {

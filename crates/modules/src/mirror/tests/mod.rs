@@ -308,41 +308,56 @@ fn a_leg_that_never_answers_is_dropped_after_its_time() {
 /// Rule 18: who is fenced at one leg writes to none any more.
 #[test]
 fn who_is_fenced_at_one_leg_stops() {
-    let mut world = two([0, 0]);
-    world.disks[1].fail(Some(ErrorKind::Fenced));
-    world.write(SMALL, 1, 1, false);
-    world.read(0);
-    world.wait();
-    let before: usize = world.disks.iter().map(|disk| disk.writes()).sum();
-    world.flush();
-    world.write(SMALL, 1, 1, false);
-    world.wait();
-    world.pass(9);
+    let (written, world) = written_behind_a_fence(MirrorCanary::None, true);
     assert_eq!(world.errors + world.reads.len(), 4);
-    let after: usize = world.disks.iter().map(|disk| disk.writes()).sum();
-    assert_eq!((before, standing(&world)), (after, vec![InSync; 2]), "not even a label");
+    assert_eq!((written, standing(&world)), (0, vec![InSync; 2]), "not even a label");
 }
 
 /// As soon as a leg says so, though nothing was under way there: what it is that reads it goes well.
 #[test]
 fn who_hears_of_a_fence_at_one_leg_stops() {
+    let (written, world) = written_behind_a_fence(MirrorCanary::None, false);
+    assert_eq!(world.errors, 2);
+    assert_eq!((written, standing(&world)), (0, vec![InSync; 2]), "not even a label");
+}
+
+/// Rule 18.
+#[test]
+fn a_mirror_that_goes_on_behind_a_fence_is_found() {
+    for by_answer in [false, true] {
+        let (written, _) = written_behind_a_fence(MirrorCanary::GoesOnFenced, by_answer);
+        assert!(written > 0, "nobody would know; by an answer: {by_answer}");
+    }
+}
+
+/// How much is written, on all legs, when one of them has said that it is fenced: by an answer, or by an event.
+fn written_behind_a_fence(canary: MirrorCanary, by_answer: bool) -> (usize, World) {
     let mut world = two([0, 0]);
-    world.write(SMALL, 1, 1, false);
-    world.wait();
-    world.disks[1].be_fenced();
-    let before: usize = world.disks.iter().map(|disk| disk.writes()).sum();
-    world.turn();
-    let mut events = Vec::new();
-    world.mirror.poll_events(&mut events);
-    assert_eq!(events, [VolumeEvent::Fenced { of: None }]);
+    world.mirror.canary = canary;
+    let writes = |world: &World| world.disks.iter().map(|disk| disk.writes()).sum::<usize>();
+    let before;
+    if by_answer {
+        world.disks[1].fail(Some(ErrorKind::Fenced));
+        world.write(SMALL, 1, 1, false);
+        world.read(0);
+        world.wait();
+        before = writes(&world);
+    } else {
+        world.write(SMALL, 1, 1, false);
+        world.wait();
+        world.disks[1].be_fenced();
+        before = writes(&world);
+        world.turn();
+        let mut events = Vec::new();
+        world.mirror.poll_events(&mut events);
+        assert_eq!(events, [VolumeEvent::Fenced { of: None }]);
+    }
     world.flush();
     world.write(SMALL, 1, 1, false);
     world.wait();
     // Nor is the bit of what was written cleared.
     world.pass(9);
-    assert_eq!(world.errors, 2);
-    let after: usize = world.disks.iter().map(|disk| disk.writes()).sum();
-    assert_eq!((before, standing(&world)), (after, vec![InSync; 2]), "not even a label");
+    (writes(&world) - before, world)
 }
 
 /// A leg that becomes shorter takes no write any more: it is behind, on record, before anybody has one for it, unless it is the last.
