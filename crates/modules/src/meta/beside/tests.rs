@@ -12,12 +12,18 @@ fn polled(volume: &mut dyn Volume) -> Vec<(Token, Option<ErrorKind>)> {
     done.iter().map(|completion| (completion.token, kind(completion))).collect()
 }
 
-/// How much goes down to a part, and by its door, when another one of its whole has said that it is fenced: by an event, or by an answer.
-fn sent_behind_a_fence(canary: FenceCanary, by_answer: bool) -> usize {
-    let puppets = [Puppet::new(1, Puppet::GEOMETRY), Puppet::new(2, Puppet::GEOMETRY)];
+/// Two parts of a whole, over volumes that do as they are told, each with its door.
+fn parts(canary: FenceCanary) -> ([Puppet; 2], [(LabelledPart, PartDoor); 2]) {
+    let puppets = [1, 2].map(|number| Puppet::new(number, Puppet::GEOMETRY));
     let fence = PartFence { canary, ..PartFence::default() };
     let part = |puppet: &Puppet| LabelledPart::new(Box::new(puppet.clone()), fence.clone());
-    let [(mut one, _), (mut other, mut door)] = [part(&puppets[0]), part(&puppets[1])];
+    let parts = [part(&puppets[0]), part(&puppets[1])];
+    (puppets, parts)
+}
+
+/// How much goes down to a part, and by its door, when another one of its whole has said that it is fenced: by an event, or by an answer.
+fn sent_behind_a_fence(canary: FenceCanary, by_answer: bool) -> usize {
+    let (puppets, [(mut one, _), (mut other, mut door)]) = parts(canary);
     match by_answer {
         true => {
             one.submit(Io::new(1, Op::Read, 0, 4096));
@@ -49,10 +55,7 @@ fn parts_that_go_on_behind_a_fence_are_found() {
 /// Rule 18, though nothing was under way at that part.
 #[test]
 fn who_hears_that_it_is_fenced_writes_no_label_either() {
-    let puppets = [Puppet::new(1, Puppet::GEOMETRY), Puppet::new(2, Puppet::GEOMETRY)];
-    let fence = PartFence::default();
-    let part = |puppet: &Puppet| LabelledPart::new(Box::new(puppet.clone()), fence.clone());
-    let [(mut one, _), (mut other, mut door)] = [part(&puppets[0]), part(&puppets[1])];
+    let (puppets, [(mut one, _), (mut other, mut door)]) = parts(FenceCanary::None);
     puppets[0].tell(VolumeEvent::Fenced { of: None });
     let mut news = Vec::new();
     one.poll_events(&mut news);
@@ -67,10 +70,7 @@ fn who_hears_that_it_is_fenced_writes_no_label_either() {
 /// Rule 18: fenced at one part, all stop, at once, without a last write, be it of a label.
 #[test]
 fn who_was_fenced_at_one_part_writes_none() {
-    let puppets = [Puppet::new(1, Puppet::GEOMETRY), Puppet::new(2, Puppet::GEOMETRY)];
-    let fence = PartFence::default();
-    let part = |puppet: &Puppet| LabelledPart::new(Box::new(puppet.clone()), fence.clone());
-    let [(mut one, _), (mut other, mut door)] = [part(&puppets[0]), part(&puppets[1])];
+    let (puppets, [(mut one, _), (mut other, mut door)]) = parts(FenceCanary::None);
     let read = |token| Io::new(token, Op::Read, 0, 4096);
     one.submit(read(1));
     other.submit(read(2));
