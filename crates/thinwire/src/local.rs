@@ -238,19 +238,23 @@ impl LocalLeaf {
             let open: Vec<_> =
                 leaves.iter().filter(|leaf| !leaf.store.borrow_mut().go_on_ending()).collect();
             let now = Instant::now();
-            if given_up.is_none() && hurry.is_some_and(is_readable) {
+            // Who is left that anybody minds. For the rest alone nobody waits long.
+            let awaited: Vec<_> =
+                open.iter().filter(|leaf| !leaf.store.borrow().is_spare).collect();
+            if given_up.is_none() && (awaited.is_empty() || hurry.is_some_and(is_readable)) {
                 given_up = Some(now + HURRY_PATIENCE);
             }
             if open.is_empty() {
                 break;
             }
             if given_up.is_some_and(|at| at <= now) {
-                let names: Vec<_> = open.iter().map(|leaf| leaf.store.borrow().name()).collect();
+                let named = if awaited.is_empty() { open.iter().collect() } else { awaited };
+                let names: Vec<_> = named.iter().map(|leaf| leaf.store.borrow().name()).collect();
                 let why = format!(
                     "given up without an answer from {}: writes since the last flush may be lost",
                     names.join(", ")
                 );
-                open[0].store.borrow_mut().ending = Some(End::Over(Err(Failure::failed(why))));
+                named[0].store.borrow_mut().ending = Some(End::Over(Err(Failure::failed(why))));
                 break;
             }
             host.turn(Wait::Until(now + HURRY_LOOK))?;
@@ -258,7 +262,7 @@ impl LocalLeaf {
         leaves.iter().try_for_each(|leaf| leaf.store.borrow_mut().ended())
     }
 
-    /// Its mirror goes without it, and has that on record: whether it ends in order is no matter of the volume's.
+    /// Its mirror goes without it, or is about to have that on record: whether it ends in order is no matter of the volume's.
     pub fn go_without(&self) {
         self.store.borrow_mut().is_spare = true;
     }

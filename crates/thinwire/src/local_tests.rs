@@ -328,3 +328,27 @@ fn an_end_in_a_hurry_does_not_wait_for_a_disk_that_does_not_answer() {
     drop(leaf);
     assert!(image.record().is_held(), "what was written last may be lost");
 }
+
+/// A leaf of a leg that its mirror goes without, which does not answer, hides nobody else who does not; and holds up nothing by itself.
+#[test]
+fn a_spare_leaf_that_does_not_answer_is_no_word_of_others() {
+    let images = [Image::new(), Image::new()];
+    let host = Host::new().unwrap();
+    let [spare, sound] = images.each_ref().map(|image| {
+        let options = VolumeOptions { run_dir: image.dir.path().join("run"), ..options() };
+        let opened = LocalLeaf::open(&host, &image.spec, &options, image.disk_options(), None);
+        let leaf = opened.unwrap();
+        leaf.keep_grant();
+        let hangs = |volume| crate::testing::Hangs::new(volume, &Default::default(), usize::MAX);
+        leaf.wrap(|sound| Box::new(hangs(sound)));
+        leaf
+    });
+    spare.go_without();
+    let hurry = crate::steward::bell().unwrap();
+    rustix::io::write(&hurry, &1u64.to_ne_bytes()).unwrap();
+    let why = LocalLeaf::end_all(&host, &[&spare, &sound], Some(&hurry)).unwrap_err().to_string();
+    let [unheard, awaited] = images.each_ref().map(|image| image.spec.to_string());
+    assert!(why.contains(awaited.trim_start_matches("file:")), "{why}");
+    assert!(!why.contains(unheard.trim_start_matches("file:")), "{why}");
+    assert_eq!(LocalLeaf::end_all(&host, &[&spare], None), Ok(()), "nobody waits for it alone");
+}

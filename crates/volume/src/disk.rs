@@ -120,9 +120,9 @@ pub trait Disk {
     fn sync_scope(&self) -> SyncScope;
 }
 
-/// The errno of what the disk has not asked of the kernel, since its file has become shorter: ENOTRECOVERABLE, which no file system says.
-/// No sync has failed that others might have been saved by.
-pub const REFUSED: i32 = 131;
+/// In the place of an errno, of what the disk has not asked of the kernel, since its file has become shorter: larger than any that a kernel
+/// answers. No sync has failed that others might have been saved by.
+pub const REFUSED: i32 = 1 << 16;
 
 /// The errnos that are told apart, in Linux's numbers (MIPS and SPARC differ in the last three).
 mod errno {

@@ -27,7 +27,8 @@ impl Mirror {
                 // A leg that has grown has no place for that here.
                 VolumeEvent::Resized { .. } | VolumeEvent::Unreachable { .. } => {}
                 // No write there succeeds any more, and some of what it had is gone: on record while nobody waits for that.
-                VolumeEvent::Shrunk => self.drop_if_spare(leg, false),
+                VolumeEvent::Shrunk if !self.config.read_only => self.drop_if_spare(leg, false),
+                VolumeEvent::Shrunk => {}
                 // Whoever keeps what was read has heard of the count.
                 VolumeEvent::Stale => {}
                 // Who has one leg has them all, or is about to (rule 18).

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use thinwire_modules::meta::{Finding, Label, SeenPart};
 use thinwire_modules::mirror::{
-    BITMAP_BYTES, BITMAP_OFFSET, MirrorState, bitmap_bytes, look_at_bitmap,
+    BITMAP_BYTES, BITMAP_OFFSET, MirrorState, NO_GENERATION, bitmap_bytes, look_at_bitmap,
 };
 use thinwire_volume::{Io, Op, Token, Volume};
 
@@ -30,6 +30,10 @@ pub fn written_apart(
         let Ok(Finding::Label(found)) = &seen.found else { return None };
         let state = MirrorState::decode(&found.label.state).ok()?;
         let bitmap = read_bitmap(host, volumes, (at, &found.label, &state), by, until)?;
+        // What was never kept, or is about to be, is in no bitmap.
+        if state.legs[other].left_at() == Some(NO_GENERATION.into()) {
+            return Some(found.label.whole_bytes);
+        }
         let regions = *look_at_bitmap(&found.label, &state, &bitmap).lacking.get(other)?;
         let bytes = regions.saturating_mul(1 << state.region_shift);
         Some(bytes.min(found.label.whole_bytes))
@@ -38,7 +42,7 @@ pub fn written_apart(
     let (of_one, of_other) = (without([one, other])?, without([other, one])?);
     let (one, other) = (one.0, other.0);
     Some(format!(
-        "at most {of_one} bytes were written to leg {one} without leg {other}, and {of_other} to leg {other} without leg {one}"
+        "by their bitmaps at most {of_one} bytes were written to leg {one} without leg {other}, and {of_other} to leg {other} without leg {one}"
     ))
 }
 
