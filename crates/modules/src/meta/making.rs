@@ -8,7 +8,7 @@ use std::ops::Range;
 use thinwire_buffer::{Pool, SegList};
 use thinwire_volume::{Io, IoError, Op, Token, Volume};
 
-use super::signature::{EndMark, UNKNOWN, mark_at_end, what_is_there};
+use super::signature::{EndMark, UNKNOWN, marks_at_end, what_is_there};
 use super::{Finding, LABEL_AREA_BYTES, Label, LabelError, LabelOutcome, Labels};
 
 /// So much of the end of a part is cleared where a mark begins: all of what each of those is, and no more than that.
@@ -19,11 +19,11 @@ const MARK_BYTES: u64 = 4096;
 const ROUNDS: usize = 3;
 
 /// What is on a part that somebody wants to make one, from what was found of labels and from its first
-/// [`LABEL_AREA_BYTES`], and of whose mark stands at its end: words to stand behind its name. Nothing only if all of those are zero, and there is no mark.
+/// [`LABEL_AREA_BYTES`], and of whose marks stand at its end: words to stand behind its name. Nothing only if all of those are zero, and there is no mark.
 pub fn occupant(
     found: &Result<Finding, LabelError>,
     begins: &[u8],
-    mark: Option<EndMark>,
+    marks: &[EndMark],
 ) -> Option<String> {
     match found {
         Ok(Finding::Label(found)) => {
@@ -31,17 +31,15 @@ pub fn occupant(
             Some(format!("is part {role} (counted from 0) of {name:?}"))
         }
         Ok(Finding::Blank) | Err(LabelError::Foreign(_)) => {
-            let begins = what_is_there(begins);
-            match (begins, mark) {
-                (None, None) => None,
-                (Some(begins), None) => Some(format!("holds {begins}")),
-                // It says more than bytes that nobody knows.
-                (None | Some(UNKNOWN), Some(mark)) => {
-                    Some(format!("holds {}, at its end", mark.what))
-                }
-                (Some(begins), Some(mark)) => {
-                    Some(format!("holds {begins}, and {} at its end", mark.what))
-                }
+            let mut whose: Vec<_> = marks.iter().map(|mark| mark.what).collect();
+            whose.dedup();
+            let whose = whose.join(" and ");
+            match what_is_there(begins) {
+                None if marks.is_empty() => None,
+                Some(begins) if marks.is_empty() => Some(format!("holds {begins}")),
+                // They say more than bytes that nobody knows.
+                None | Some(UNKNOWN) => Some(format!("holds {whose}, at its end")),
+                Some(begins) => Some(format!("holds {begins}, and {whose} at its end")),
             }
         }
         // It says of whom.
@@ -49,12 +47,12 @@ pub fn occupant(
     }
 }
 
-/// Whose mark stands at the end of such a part of so many bytes, the last of which are these; none if it has, or had, a label of ours: what stands behind that
+/// Whose marks stand at the end of such a part of so many bytes, the last of which are these; none if it has, or had, a label of ours: what stands behind that
 /// is data of its whole.
-pub fn mark_on(found: &Result<Finding, LabelError>, bytes: u64, ends: &[u8]) -> Option<EndMark> {
+pub fn marks_on(found: &Result<Finding, LabelError>, bytes: u64, ends: &[u8]) -> Vec<EndMark> {
     match found {
-        Ok(Finding::Blank) | Err(LabelError::Foreign(_)) => mark_at_end(bytes, ends),
-        _ => None,
+        Ok(Finding::Blank) | Err(LabelError::Foreign(_)) => marks_at_end(bytes, ends),
+        _ => Vec::new(),
     }
 }
 
@@ -79,7 +77,6 @@ pub struct WholeMaking {
 struct Part {
     labels: Labels,
     label: Label,
-    mark: Option<EndMark>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +85,8 @@ enum Step {
     Erase,
     /// The first MiB.
     Clear,
-    /// Where its mark stands at the end.
-    ClearEnd,
+    /// Where a mark stands at its end, from that byte on.
+    ClearEnd(u64),
     /// One label.
     Label,
 }
@@ -102,8 +99,8 @@ pub struct MadePart {
     pub label: Label,
     /// Something is there: it is lost.
     pub is_occupied: bool,
-    /// Somebody else's mark at its end: it is lost, too, if who it is of would take the part for its own by that.
-    pub mark: Option<EndMark>,
+    /// Others' marks at its end: one is lost, too, if who it is of would take the part for its own by that.
+    pub marks: Vec<EndMark>,
 }
 
 /// Why a whole was not made.
@@ -144,14 +141,14 @@ impl WholeMaking {
             }
             if canary != MakingCanary::KeepsRest {
                 steps.push((at, Step::Clear));
-                let mark = parts[at].mark.filter(|mark| mark.claims);
-                steps.extend(mark.map(|_| (at, Step::ClearEnd)));
+                let claims = parts[at].marks.iter().filter(|mark| mark.claims);
+                steps.extend(claims.map(|mark| (at, Step::ClearEnd(mark.offset))));
             }
         }
         let rounds = if canary == MakingCanary::OneRound { 1 } else { ROUNDS };
         let round = (0..parts.len()).map(|at| (at, Step::Label));
         (0..rounds).for_each(|_| steps.extend(round.clone()));
-        let part = |MadePart { labels, label, mark, .. }| Part { labels, label, mark };
+        let part = |MadePart { labels, label, .. }| Part { labels, label };
         let parts = parts.into_iter().map(part);
         WholeMaking {
             parts: parts.collect(),
@@ -188,11 +185,10 @@ impl WholeMaking {
         let (part, step) = self.steps[self.at];
         let ended = match step {
             Step::Clear => self.clear(0..LABEL_AREA_BYTES, volume),
-            Step::ClearEnd => {
-                let mark = self.parts[part].mark.expect("it has one");
+            Step::ClearEnd(offset) => {
                 let geometry = volume.geometry();
                 let block = MARK_BYTES.max(geometry.block_bytes.into());
-                let start = mark.offset / block * block;
+                let start = offset / block * block;
                 self.clear(start..geometry.bytes.min(start + block), volume)
             }
             Step::Erase | Step::Label => self.write(part, step, volume),

@@ -41,7 +41,7 @@ pub use label::{
     LABEL_ROWS_MAX, LABEL_STATE_BYTES_MAX, Label, LabelFeatures, LabelImage, LabelPart, LabelWork,
 };
 pub use labels::{LABEL_OFFSETS, LabelOutcome, Labels};
-pub use making::{MadePart, MakingError, WholeMaking, mark_on, occupant};
+pub use making::{MadePart, MakingError, WholeMaking, marks_on, occupant};
 pub use opening::{OpeningError, WholeOpening};
 pub use recorded::RecordedWhole;
 pub use signature::EndMark;

@@ -38,7 +38,7 @@ pub fn what_is_there(begins: &[u8]) -> Option<&'static str> {
 }
 
 /// What marks the end of a volume as somebody else's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndMark {
     /// Whose it is.
     pub what: &'static str,
@@ -67,15 +67,16 @@ fn end_marks(bytes: u64) -> [(&'static str, Option<u64>, &'static [u8]); 4] {
     ]
 }
 
-/// Whose mark there is at the end of a volume of so many bytes, the last of which are these. None also if all else is known of none.
-pub fn mark_at_end(bytes: u64, ends: &[u8]) -> Option<EndMark> {
+/// Whose marks there are at the end of a volume of so many bytes, the last of which are these: somebody may have left his where another has his by now.
+pub fn marks_at_end(bytes: u64, ends: &[u8]) -> Vec<EndMark> {
     let first = bytes - ends.len() as u64;
-    end_marks(bytes).into_iter().find_map(|(what, offset, magic)| {
+    let found = end_marks(bytes).into_iter().filter_map(|(what, offset, magic)| {
         let offset = offset?;
         let at = offset.checked_sub(first)?;
         let claims = magic == MD_MAGIC;
         ends[at as usize..].starts_with(magic).then_some(EndMark { what, offset, claims })
-    })
+    });
+    found.collect()
 }
 
 #[cfg(test)]
@@ -114,20 +115,22 @@ mod tests {
                 [MIB, 128 << 10].into_iter().flat_map(|s| offsets.map(|at| (s, at)))
             {
                 let mut ends = vec![0; shown as usize];
-                assert_eq!(mark_at_end(bytes, &ends), None);
+                assert_eq!(marks_at_end(bytes, &ends), []);
                 let magic =
                     [MD_MAGIC, GPT_MAGIC].into_iter().find(|magic| magic[0] == first).unwrap();
                 let at = (offset + shown - bytes) as usize;
                 ends[at..][..magic.len()].copy_from_slice(magic);
-                let mark = mark_at_end(bytes, &ends).unwrap();
-                assert_eq!((mark.offset, mark.what.contains("GPT")), (offset, first == b'E'));
+                let marks = marks_at_end(bytes, &ends);
+                let marks: Vec<_> =
+                    marks.iter().map(|mark| (mark.offset, mark.what.contains("GPT"))).collect();
+                assert_eq!(marks, [(offset, first == b'E')]);
                 // One byte beside it is nothing.
                 ends.rotate_right(1);
-                assert_eq!(mark_at_end(bytes, &ends), None);
+                assert_eq!(marks_at_end(bytes, &ends), []);
             }
         }
         // What is smaller than that has none.
-        assert_eq!(mark_at_end(4096, &[0; 4096]), None);
+        assert_eq!(marks_at_end(4096, &[0; 4096]), []);
     }
 
     /// Our own are where labels are.

@@ -180,7 +180,7 @@ impl Maker {
             // On one that is encrypted there is noise.
             let found = self.wait(&mut **part, |part| labels.turn(part));
             let is_occupied = !matches!(found, LabelOutcome::Read(Ok(Finding::Blank)));
-            to_make.push(MadePart { labels, label, is_occupied, mark: None });
+            to_make.push(MadePart { labels, label, is_occupied, marks: Vec::new() });
         }
         let mut making = WholeMaking::new(0, &self.pool, to_make);
         while let Some(at) = making.part() {

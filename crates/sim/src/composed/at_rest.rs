@@ -434,7 +434,7 @@ impl<'a> AtRest<'a> {
             .unwrap_or_else(|v| panic!("{}", v.0));
             // On one that is encrypted there is noise.
             let is_occupied = !matches!(found, Some(LabelOutcome::Read(Ok(Finding::Blank))));
-            to_make.push(MadePart { labels, label, is_occupied, mark: None });
+            to_make.push(MadePart { labels, label, is_occupied, marks: Vec::new() });
         }
         let mut making = WholeMaking::new(0, &self.pool, to_make);
         while let Some(at) = making.part() {

@@ -55,10 +55,10 @@ fn world(contents: &[Content], whole: u8, canary: MakingCanary) -> (Vec<MakingDi
         labels.read(disk).unwrap();
         let outcome = std::iter::repeat_with(|| labels.turn(disk)).take(3).flatten().next();
         let Some(LabelOutcome::Read(found)) = outcome else { panic!("{outcome:?}") };
-        let mark = mark_on(&found, MakingDisk::BYTES, &disk.last_bytes());
-        let is_occupied = occupant(&found, &disk.first_bytes(), mark).is_some();
+        let marks = marks_on(&found, MakingDisk::BYTES, &disk.last_bytes());
+        let is_occupied = occupant(&found, &disk.first_bytes(), &marks).is_some();
         assert_eq!(is_occupied, !disk.durable.is_empty(), "what is not zero is named");
-        MadePart { labels, label, is_occupied, mark }
+        MadePart { labels, label, is_occupied, marks }
     };
     let labels = labels(whole, contents.len());
     let parts = disks.iter_mut().zip(labels).map(part).collect();
@@ -128,7 +128,7 @@ fn whose_mark_is_at_the_end_goes_before_the_first_label_is_written() {
     let nth = |what| disks[0].seen.iter().position(|seen| *seen == what);
     let first = disks[0].seen.iter().rposition(|seen| *seen == Some((512 << 10, 512 << 10)));
     assert_eq!(nth(cleared), first.map(|nth| nth + 1), "behind the first MiB");
-    assert_eq!(mark_on(&found(&blank()), MakingDisk::BYTES, &disks[0].last_bytes()), None);
+    assert_eq!(marks_on(&found(&blank()), MakingDisk::BYTES, &disks[0].last_bytes()), []);
     assert_eq!(disks[0].durable.get(&beside.0), Some(&beside.1));
     assert_eq!(assembled(&contents(&disks)).unwrap().uuid, [1; 16]);
     // What fails there is told.
@@ -136,6 +136,28 @@ fn whose_mark_is_at_the_end_goes_before_the_first_label_is_written() {
     disks[0].fails_at = first.map(|nth| nth + 1);
     let why = make(&mut disks, &mut making, &mut |_| Ok(())).unwrap_err();
     assert!(why.contains("has an end that cannot be cleared: write of 4096 bytes"), "{why}");
+}
+
+/// One of each format: neither is found, by whom it is of, when the whole is made.
+#[test]
+fn each_mark_at_the_end_is_named_and_goes() {
+    let mut content = mirrored();
+    let mut older = Box::new([0x55; LABEL_BYTES]);
+    older[..4].copy_from_slice(b"\xfc\x4e\x2b\xa9");
+    content.insert(MakingDisk::BYTES - (64 << 10), older);
+    let marks = |content: &Content| {
+        marks_on(
+            &found(&blank()),
+            MakingDisk::BYTES,
+            &MakingDisk::new(content.clone()).last_bytes(),
+        )
+    };
+    let told = "holds Linux software RAID (0.9) and Linux software RAID (1.0), at its end";
+    let begins = vec![0; LABEL_AREA_BYTES as usize];
+    assert_eq!(occupant(&found(&blank()), &begins, &marks(&content)).as_deref(), Some(told));
+    let (mut disks, mut making) = world(&[content], 1, MakingCanary::None);
+    make(&mut disks, &mut making, &mut |_| Ok(())).unwrap();
+    assert_eq!(marks(&disks[0].durable), []);
 }
 
 #[test]
@@ -166,19 +188,19 @@ fn what_fails_on_a_part_ends_it_and_it_can_be_made_again() {
 #[test]
 fn who_is_on_a_part_is_told() {
     let mut begins = vec![0; LABEL_AREA_BYTES as usize];
-    assert_eq!(occupant(&found(&blank()), &begins, None), None);
+    assert_eq!(occupant(&found(&blank()), &begins, &[]), None);
     begins[99_999] = 1;
     let unknown = Some("holds something that is not known here".to_owned());
-    assert_eq!(occupant(&found(&blank()), &begins, None), unknown);
-    let mark =
-        mark_on(&found(&blank()), MakingDisk::BYTES, &MakingDisk::new(mirrored()).last_bytes());
+    assert_eq!(occupant(&found(&blank()), &begins, &[]), unknown);
+    let marks =
+        marks_on(&found(&blank()), MakingDisk::BYTES, &MakingDisk::new(mirrored()).last_bytes());
     let raid = Some("holds Linux software RAID (1.0), at its end".to_owned());
-    assert_eq!(occupant(&found(&blank()), &begins, mark), raid, "more than unknown bytes say");
+    assert_eq!(occupant(&found(&blank()), &begins, &marks), raid, "more than unknown bytes say");
     begins[99_999] = 0;
-    assert_eq!(occupant(&found(&blank()), &begins, mark), raid);
+    assert_eq!(occupant(&found(&blank()), &begins, &marks), raid);
     begins[..4].copy_from_slice(b"XFSB");
     let both = "holds xfs, and Linux software RAID (1.0) at its end".to_owned();
-    assert_eq!(occupant(&found(&blank()), &begins, mark), Some(both));
+    assert_eq!(occupant(&found(&blank()), &begins, &marks), Some(both));
     let (mut disks, mut making) = world(&[blank(), blank()], 1, MakingCanary::None);
     make(&mut disks, &mut making, &mut |_| Ok(())).unwrap();
     let mut part = disks[1].durable.clone();
@@ -186,9 +208,9 @@ fn who_is_on_a_part_is_told() {
         let mut disk = MakingDisk::new(part.clone());
         disk.durable.extend(mirrored());
         // Behind a label of ours is data.
-        let mark = mark_on(&found(part), MakingDisk::BYTES, &disk.last_bytes());
-        assert_eq!(mark, None);
-        occupant(&found(part), &blocks(part), mark).unwrap()
+        let marks = marks_on(&found(part), MakingDisk::BYTES, &disk.last_bytes());
+        assert_eq!(marks, []);
+        occupant(&found(part), &blocks(part), &marks).unwrap()
     };
     assert_eq!(says(&part), "is part 1 (counted from 0) of \"home\"");
     part.remove(&LABEL_OFFSETS[0]);

@@ -55,7 +55,7 @@ impl Returning {
         let bytes = geometry.bytes.saturating_sub(MIRROR_DATA_START) / block * block;
         label.parts[leg] = LabelPart { bytes, ..label.parts[leg] };
         (label.content, label.data_start) = (volume.identity(), MIRROR_DATA_START);
-        let made = MadePart { labels, label, is_occupied, mark: None };
+        let made = MadePart { labels, label, is_occupied, marks: Vec::new() };
         let making = WholeMaking::new(0, disks.pool(), vec![made]);
         comer.way = Way::Making(volume, Box::new(making));
     }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use thinwire_modules::meta::tree::NODE_BYTES;
 use thinwire_modules::meta::{
     LABEL_AREA_BYTES, Label, LabelError, Labels, MadePart, NewPart, NewWhole, SeenPart,
-    WholeMaking, assemble, label_parts, mark_on, occupant,
+    WholeMaking, assemble, label_parts, marks_on, occupant,
 };
 use thinwire_modules::mirror::{MirrorState, find_mirror};
 use thinwire_modules::thin::{NewPool, block_bytes};
@@ -243,8 +243,8 @@ fn label_all(
         let bytes = parts[at].volume().geometry().bytes;
         let begins = read(parts, at, LABEL_AREA_BYTES, signals).map_err(|e| e.context(child))?;
         let ends = read_end(parts, at, force, signals).map_err(|e| e.context(child))?;
-        let mark = mark_on(&seen.found, bytes, &ends);
-        let what = occupant(&seen.found, &begins, mark);
+        let marks = marks_on(&seen.found, bytes, &ends);
+        let what = occupant(&seen.found, &begins, &marks);
         if let (Some(what), false) = (&what, force) {
             let say =
                 if is_asked_for { "say --force" } else { "make that by itself, with --force," };
@@ -252,18 +252,15 @@ fn label_all(
                 "{child} {what}: it would be lost; name another volume, or {say} to overwrite that ({spec})"
             )));
         }
-        occupied.push((what, mark));
+        occupied.push((what, marks));
     }
     for ((what, _), child) in occupied.iter().zip(volume.children) {
         if let Some(what) = what {
             output::complain(&format!("{child} {what}; that is overwritten"));
         }
     }
-    let part = |((labels, label), (what, mark)): ((Labels, Label), (Option<String>, _))| MadePart {
-        labels,
-        label,
-        is_occupied: what.is_some(),
-        mark,
+    let part = |((labels, label), (what, marks)): ((Labels, Label), (Option<String>, _))| {
+        MadePart { labels, label, is_occupied: what.is_some(), marks }
     };
     // What lies behind the label is zeroed: its sums are those of zeroes.
     let (start, part_bytes) = (made[0].data_start, made[0].part().bytes);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use thinwire_modules::Module;
 use thinwire_modules::meta::{
     Finding, LABEL_AREA_BYTES, Label, LabelError, LabelPart, MadePart, SeenPart, WholeMaking,
-    mark_on, occupant,
+    marks_on, occupant,
 };
 use thinwire_modules::mirror::{
     DrawGeneration, FoundMirror, LegChange, LegState, MirrorState, NO_GENERATION, NewLeg,
@@ -395,8 +395,8 @@ fn label_part(
     }
     let begins = read(part, 0, LABEL_AREA_BYTES, signals).map_err(|e| e.context(new))?;
     let ends = read_end(part, 0, force, signals).map_err(|e| e.context(new))?;
-    let mark = mark_on(&found, geometry.bytes, &ends);
-    let what = occupant(&found, &begins, mark);
+    let marks = marks_on(&found, geometry.bytes, &ends);
+    let what = occupant(&found, &begins, &marks);
     let is_prepared =
         matches!(&found, Ok(Finding::Label(found)) if whole.is_prepared(&found.label));
     let what = what.filter(|_| !is_prepared);
@@ -414,7 +414,7 @@ fn label_part(
     let LabelPart { uuid, .. } = label.parts[leg];
     label.parts[leg] = LabelPart { uuid, bytes };
     let label = Label { content, data_start, ..label };
-    let made = MadePart { labels, label, is_occupied: what.is_some(), mark };
+    let made = MadePart { labels, label, is_occupied: what.is_some(), marks };
     let mut making = WholeMaking::new(0, part[0].pool(), vec![made]);
     while making.part().is_some() {
         let ended = wait_for(part, 0, signals, |volume| making.turn(volume))?;
