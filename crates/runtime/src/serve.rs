@@ -51,6 +51,8 @@ pub struct OpenedExport {
     pub awaited: Option<Awaited>,
     /// Called after each turn: goes on with what is below it and neither in the volume nor a part. `None` if there is nothing such.
     pub tend: Option<Box<dyn FnMut() -> Tended>>,
+    /// Called once it is offered: what is prepared for a reload may never be.
+    pub offered: Option<Box<dyn FnOnce()>>,
     /// Called once nobody is served any more: ends what it stands on.
     pub end: Option<Box<dyn FnOnce(ExportEnd)>>,
     /// Does what is asked of volumes that it is made of ([`Inquiry::errand`]); one on each shard.
@@ -96,6 +98,7 @@ impl OpenedExport {
             direct: None,
             awaited: None,
             tend: None,
+            offered: None,
             end: None,
             clerk: None,
             weight: 1,
@@ -252,7 +255,7 @@ impl TargetShard {
             export.discard();
             return Err(error);
         }
-        let shard = &mut *self.shard.borrow_mut();
+        let mut shard = self.shard.borrow_mut();
         for port in export.ports {
             shard.node().give_port(port, self.target);
         }
@@ -262,8 +265,13 @@ impl TargetShard {
             None => target.add_export(export.config),
         };
         target.set_weight(&opening.name, export.weight);
+        // Whoever hears of it may let go of what was offered before.
+        drop(shard);
         self.leaves.extend(export.leaves.into_iter().map(|leaf| (opening.clone(), leaf)));
-        let OpenedExport { direct, awaited, tend, end, clerk, .. } = export;
+        let OpenedExport { direct, awaited, tend, offered, end, clerk, .. } = export;
+        if let Some(offered) = offered {
+            offered();
+        }
         self.clerk = self.clerk.take().or(clerk);
         self.is_tended |= tend.is_some();
         self.exports.push(Shown { opening, direct, awaited, tend, end });

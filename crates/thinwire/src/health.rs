@@ -194,7 +194,7 @@ pub fn target(
     }
     if untold > 0 {
         details.push(format!(
-            "what {untold} exports are made of is not shown, since a shard has too many volumes to tell of all: `thinwire volume status` shows each"
+            "what {untold} exports are made of is not shown, since a shard has too many volumes to tell of all: `thinwire volume status EXPORT` shows each"
         ));
     }
     if all.session_count > all.sessions.len() as u64 {

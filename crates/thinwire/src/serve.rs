@@ -372,8 +372,10 @@ impl Provider for Configured<'_> {
             }
         }
         opened.sort_unstable_by_key(|(number, _)| *number);
-        if let Some((_, first)) = opened.first_mut() {
-            first.clerk = ShardClerk::of(&host, opener.outlines());
+        // Nothing can be asked of what is not made of other volumes.
+        let is_asked = opened.iter().any(|(_, export)| export.offered.is_some());
+        if let Some((_, first)) = opened.first_mut().filter(|_| is_asked) {
+            first.clerk = Some(Box::new(ShardClerk::of(&host, opener.outlines())));
         }
         if !host.commons().is_empty() {
             trees::keep(opener);

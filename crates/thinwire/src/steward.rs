@@ -320,9 +320,7 @@ impl Controlled for View<'_> {
     }
 
     fn work(&mut self, ask: &WorkAsk) -> PoolProgress {
-        let has = |export: &ExportSpec| {
-            NodeName::all_in(&export.volume).iter().any(|node| node.is_same(&ask.volume))
-        };
+        let has = |export: &ExportSpec| ask.volume.is_in(&export.name, &export.volume);
         match errands::place_of(self, has) {
             Ok(Some(shard)) => self.errands.begin(self.inquiry, shard, ask),
             Ok(None) => errands::refused(format!("no export is made of {}", ask.volume.name)),

@@ -45,6 +45,23 @@ impl NodeName {
         self.is(&other.file, &other.name)
     }
 
+    /// All that an attachment or an export of this name is made of, whether files describe it or not.
+    pub fn of_opened(name: &str) -> NodeName {
+        NodeName { file: PathBuf::new(), name: name.to_owned() }
+    }
+
+    /// It is all that the attachment or the export of this name is made of.
+    pub fn is_all_of(&self, opened: &str) -> bool {
+        self.file.as_os_str().is_empty() && self.name == opened
+    }
+
+    /// It is all of the export of this name, or of an attachment, or something that this volume of it is made of.
+    pub fn is_in(&self, opened: &str, volume: &VolumeSpec) -> bool {
+        // A store may be known by what it was made of before a reload.
+        (self.is_all_of(opened) && !volume.is_store())
+            || NodeName::all_in(volume).iter().any(|node| node.is_same(self))
+    }
+
     /// The same, by a path that holds wherever a process goes.
     pub fn absolute(&self) -> NodeName {
         let file = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());

@@ -110,10 +110,21 @@ pub struct WorkRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkAsk {
-    /// The volume, as a file describes it.
+    /// The volume, as a file describes it; or, to be told how it stands, [all](NodeName::of_opened) that an attachment or an export is made of.
     pub volume: NodeName,
     /// What is to be done to it, and to all that it is made of.
     pub request: WorkRequest,
+}
+
+impl WorkAsk {
+    /// Where that volume stands in what an attachment or an export of this name is made of.
+    pub fn place_in(&self, opened: &str, outline: &[OutlineNode]) -> Option<usize> {
+        if self.volume.is_all_of(opened) && self.request.action == WorkAction::Status {
+            return (!outline.is_empty()).then_some(0);
+        }
+        let is_it = |node: &NodeName| node.is_same(&self.volume);
+        outline.iter().position(|of| of.node.as_ref().is_some_and(is_it))
+    }
 }
 
 /// How a volume stands, of a tree that is open: an element of `nodes` in `volume status --json` (`docs/status.md`).
@@ -304,11 +315,14 @@ type Works = BTreeMap<[u8; 16], (WorkStatus, Option<MirrorReport>)>;
 /// Shows all works of the volume that this is about, and others perhaps.
 pub type ShowWorks<'a> = &'a mut dyn FnMut(&mut dyn FnMut(&mut dyn Work));
 
-/// Does what is asked to a volume of this outline.
-pub fn perform(ask: &WorkAsk, outline: &[OutlineNode], show: ShowWorks<'_>) -> Response {
+/// Does what is asked to a volume of this outline, of an attachment or an export of that name.
+pub fn perform(
+    ask: &WorkAsk,
+    (opened, outline): (&str, &[OutlineNode]),
+    show: ShowWorks<'_>,
+) -> Response {
     let refused = |why: String| Response::Refused { why };
-    let is_it = |of: &OutlineNode| of.node.as_ref().is_some_and(|node| node.is_same(&ask.volume));
-    let Some(at) = outline.iter().position(is_it) else {
+    let Some(at) = ask.place_in(opened, outline) else {
         return refused(format!("it has no volume {} open", ask.volume.name));
     };
     let top = outline[at].depth;

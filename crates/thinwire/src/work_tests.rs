@@ -112,7 +112,7 @@ fn ask(
     percent: Option<u8>,
 ) -> Response {
     let ask = WorkAsk { volume: named(name), request: WorkRequest { action, percent } };
-    perform(&ask, outline, &mut |visit| works.iter_mut().for_each(|work| visit(work)))
+    perform(&ask, ("disk0", outline), &mut |visit| works.iter_mut().for_each(|work| visit(work)))
 }
 
 fn nodes(response: Response) -> Vec<NodeStatus> {

@@ -114,6 +114,8 @@ mod tests {
         puppets: Vec<Puppet>,
         /// How what they stood on ended, by their place there.
         ends: Rc<RefCell<Vec<(usize, ExportEnd)>>>,
+        /// Which of them were offered, by the same.
+        offers: Rc<RefCell<Vec<usize>>>,
         bells: Vec<OwnedFd>,
     }
 
@@ -122,7 +124,8 @@ mod tests {
             let pool = Pool::new(0);
             let shard = TargetShard::new(TargetConfig::default(), vec![], 0, pool).unwrap();
             let (puppets, bells) = Default::default();
-            let mut all = Exchanging { shard, puppets, ends: Rc::default(), bells };
+            let (ends, offers) = Default::default();
+            let mut all = Exchanging { shard, puppets, ends, offers, bells };
             let export = all.next();
             all.shard.add_export(export).unwrap();
             all.turns();
@@ -141,7 +144,9 @@ mod tests {
             let export = OpenedExport::new(config, Some(bell.as_raw_fd()));
             self.puppets.push(puppet);
             self.bells.push(bell);
-            OpenedExport { end: Some(Box::new(end)), ..export }
+            let offers = self.offers.clone();
+            let offered = move || offers.borrow_mut().push(number);
+            OpenedExport { offered: Some(Box::new(offered)), end: Some(Box::new(end)), ..export }
         }
 
         fn exchange(&mut self) {
@@ -183,6 +188,21 @@ mod tests {
         fn fence(&self, which: usize) {
             self.puppets[which].tell(VolumeEvent::Fenced { of: Some("home/b".into()) });
         }
+    }
+
+    /// What is prepared and given up was none of those.
+    #[test]
+    fn what_a_reload_gives_up_was_never_offered() {
+        let mut all = Exchanging::new();
+        let next = all.next();
+        all.shard.prepared.push(next);
+        all.shard.abandon();
+        assert_eq!(
+            (&*all.offers.borrow(), &*all.ends.borrow()),
+            (&vec![0], &vec![(1, ExportEnd::Unused)])
+        );
+        all.exchange();
+        assert_eq!(*all.offers.borrow(), [0, 2]);
     }
 
     /// Two of one name leave, and one of them is fenced: that one is let go of at once, and the other in order.

@@ -570,7 +570,7 @@ impl Controlled for View<'_> {
         let shown = self.shown;
         let mut show = |visit: &mut dyn FnMut(&mut dyn Work)| shown.with(|part| part.works(visit));
         let outline = self.open.outline();
-        let response = perform(ask, &outline, &mut show);
+        let response = perform(ask, (&self.record.name, &outline), &mut show);
         self.desk.keep((ask, response), &outline, &self.open.wholes())
     }
 

@@ -137,9 +137,12 @@ impl TreeOpener {
         if may_change {
             volume.follow(held_later);
         }
-        let outlines = &mut *self.outlines.borrow_mut();
-        outlines.retain(|(name, _)| *name != spec.name);
-        outlines.push((spec.name.clone(), outline));
+        let (outlines, of) = (self.outlines.clone(), spec.name.clone());
+        let offered = move || {
+            let mut outlines = outlines.borrow_mut();
+            outlines.retain(|(name, _)| *name != of);
+            outlines.push((of, outline));
+        };
         let exported = named(spec, written_back(spec, Box::new(volume), &host.pool()));
         let (name, left_behind) = (spec.name.clone(), self.left_behind.clone());
         let end = move |how| match end(how) {
@@ -158,7 +161,6 @@ impl TreeOpener {
         let end: Option<Box<dyn FnOnce(ExportEnd)>> = Some(Box::new(end));
         let config = exported;
         let tend = is_tended.then_some(tend);
-        let clerk = None;
         Ok(OpenedExport {
             config,
             fds,
@@ -167,8 +169,9 @@ impl TreeOpener {
             direct,
             awaited,
             tend,
+            offered: Some(Box::new(offered)),
             end,
-            clerk,
+            clerk: None,
             weight: 1,
         })
     }

@@ -14,7 +14,7 @@ use crate::work::{ToldTree, WorkAsk, draw, perform};
 /// Volumes that one shard tells of at most, of all exports together: a turn that draws them must not take long.
 const VOLUMES_TOLD_MAX: usize = 512;
 
-/// What the exports of a shard are made of, by name.
+/// What the exports that a shard offers, or has offered, are made of, by name.
 pub(super) type Outlines = Rc<RefCell<Vec<(String, TellOutline)>>>;
 
 /// Does all that is asked of the volumes of a shard: a [`WorkAsk`] as JSON, or what is for its pools; a [`Response`] answers.
@@ -26,12 +26,10 @@ pub(super) struct ShardClerk {
 }
 
 impl ShardClerk {
-    /// Of the exports with these outlines; none if nothing can be asked of them.
-    pub fn of(host: &Host, outlines: &Outlines) -> Option<Box<dyn Clerk>> {
+    /// Of the exports with these outlines: those that are offered, whenever that is.
+    pub fn of(host: &Host, outlines: &Outlines) -> Self {
         let (pools, outlines) = (PoolClerk::of(host), outlines.clone());
-        let has_some = !host.commons().all().is_empty() || !outlines.borrow().is_empty();
-        let clerk = ShardClerk { pools, outlines, growing: Vec::new() };
-        has_some.then(|| -> Box<dyn Clerk> { Box::new(clerk) })
+        ShardClerk { pools, outlines, growing: Vec::new() }
     }
 
     /// Has what is asked for grow, or with a leg less, which ends later.
@@ -60,14 +58,13 @@ impl ShardClerk {
         let mut answer = (Response::Refused { why }, Vec::new(), None);
         for (export, tell) in &*self.outlines.borrow() {
             let outline = tell();
-            let is_it = |node: &crate::trees::NodeName| node.is_same(&ask.volume);
-            let has_it = outline.iter().any(|of| of.node.as_ref().is_some_and(is_it));
+            let has_it = ask.place_in(export, &outline).is_some();
             // One that was taken away is not there any more.
             if has_it && served.works(export, &mut |_| ()) {
                 let mut show = |visit: &mut dyn FnMut(&mut dyn thinwire_volume::Work)| {
                     served.works(export, visit);
                 };
-                let response = perform(ask, &outline, &mut show);
+                let response = perform(ask, (export, &outline), &mut show);
                 answer = (response, outline, Some(export.clone()));
                 break;
             }
@@ -121,6 +118,8 @@ mod tests {
     use thinwire_volume::Work;
 
     use super::*;
+    use crate::trees::NodeName;
+    use crate::work::{WorkAction, WorkRequest};
 
     /// Exports that are there, none of which works for itself.
     struct Served(&'static [&'static str]);
@@ -135,7 +134,8 @@ mod tests {
     #[test]
     fn what_exports_are_made_of_is_told_up_to_a_bound() {
         let of = |name: &str, count: usize| -> (String, TellOutline) {
-            let tell = move || (0..count).map(|_| OutlineNode::default()).collect();
+            let node = |at| OutlineNode { depth: usize::from(at > 0), ..OutlineNode::default() };
+            let tell = move || (0..count).map(node).collect();
             (name.to_owned(), Box::new(tell))
         };
         let most = VOLUMES_TOLD_MAX;
@@ -143,10 +143,24 @@ mod tests {
             [of("a", 2), of("leaf", 1), of("gone", 2), of("wide", most - 1), of("b", most - 2)];
         let (host, outlines) = (Host::new().unwrap(), Outlines::default());
         outlines.borrow_mut().extend(all);
-        let clerk = ShardClerk::of(&host, &outlines).expect("there is something to ask of");
-        let told = clerk.describe(&mut Served(&["a", "leaf", "wide", "b"]));
+        let mut clerk = ShardClerk::of(&host, &outlines);
+        let served = &mut Served(&["a", "leaf", "wide", "b"]);
+        let told = clerk.describe(served);
         let count = |words: &str| ToldTree::of_words(words).nodes.map(|nodes| nodes.len());
         let told: Vec<_> = told.iter().map(|(name, words)| (name.as_str(), count(words))).collect();
         assert_eq!(told, [("a", Some(2)), ("wide", None), ("b", Some(most - 2))]);
+        // Who asks for it alone is told of all of it.
+        for (name, expected) in [("wide", Some(most - 1)), ("gone", None), ("other", None)] {
+            let request = WorkRequest { action: WorkAction::Status, percent: None };
+            let ask = WorkAsk { volume: NodeName::of_opened(name), request };
+            clerk.begin(1, &serde_json::to_string(&ask).unwrap(), served);
+            let mut ended = Vec::new();
+            clerk.tend(&mut ended, served);
+            let count = match serde_json::from_str(&ended[0].1).unwrap() {
+                Response::Volume { nodes } => Some(nodes.len()),
+                _ => None,
+            };
+            assert_eq!(count, expected, "{name}");
+        }
     }
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use super::live::say_tree;
 use crate::cli::VolumeCommon;
-use crate::control::ControlClient;
+use crate::control::{ControlClient, ControlRequest, Response};
 use crate::error::{Failure, Outcome};
 use crate::rundir::RunDir;
 use crate::size::check_name;
-use crate::uri::VolumeSpec;
-use crate::work::NodeStatus;
+use crate::uri::{NodeName, VolumeSpec};
+use crate::work::{NodeStatus, WorkAction, WorkRequest};
 
-/// So long each of those that may have it may take to answer: what it says is no more than `thinwire status` shows.
+/// So long each of those that may have it may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The name that this is, if it may be one of an attachment or an export.
@@ -47,10 +47,31 @@ fn find(dir: &RunDir, name: &str) -> Outcome<Vec<(String, Vec<NodeStatus>)>> {
     }
     for target in dir.targets()? {
         let Ok(status) = ControlClient::target(dir, &target, PATIENCE) else { continue };
-        let exports = status.exports.into_iter().filter(|export| export.name == name);
-        found.extend(exports.map(|export| (format!("target {}", status.node), export.nodes)));
+        for export in status.exports.into_iter().filter(|export| export.name == name) {
+            let nodes = match export.nodes.is_empty() {
+                true => all_of(dir, &target, name)?,
+                false => export.nodes,
+            };
+            found.push((format!("target {}", status.node), nodes));
+        }
     }
     Ok(found)
+}
+
+/// What that export is made of, of which its target says nothing beside all others: they may be too many. None if it is made of nothing else.
+fn all_of(dir: &RunDir, target: &str, export: &str) -> Outcome<Vec<NodeStatus>> {
+    let volume = NodeName::of_opened(export);
+    let request = WorkRequest { action: WorkAction::Status, percent: None };
+    let asked = ControlClient::ask(dir, target, ControlRequest::Volume { volume, request });
+    match asked.and_then(|mut asked| asked.answer(PATIENCE)) {
+        Ok(Response::Volume { nodes }) if nodes.len() > 1 => Ok(nodes),
+        // There is nothing in it to ask about.
+        Ok(Response::Volume { .. } | Response::Refused { .. }) => Ok(Vec::new()),
+        Ok(other) => Err(Failure::failed(format!("target {target} says {other:?}"))),
+        Err(why) => Err(Failure::failed(format!(
+            "target {target} does not say what {export} is made of: {why}"
+        ))),
+    }
 }
 
 fn one_of(
