@@ -10,6 +10,7 @@ use thinwire_volume::Volume;
 
 use crate::error::{Failure, Outcome};
 use crate::io_log::LoggedTrace;
+use crate::opened::TreePlace;
 use crate::size::show_size;
 use crate::uri::{VolumeSpec, set_option};
 
@@ -92,7 +93,7 @@ pub fn open_over(
     parts: Vec<Child>,
     options: &Options,
     budget: Option<&NodeBudget>,
-    place: &str,
+    place: TreePlace,
 ) -> Result<Box<dyn Volume>, ModuleError> {
     match budget {
         Some(of) => Ok(Box::new(Qos::over(parts, &of.budget)?)),

@@ -3,6 +3,8 @@
 use thinwire_modules::{Child, ModuleError, TraceLog, Traced};
 use thinwire_volume::{Completion, Io, IoFlags, Layer, Op, Volume};
 
+use crate::opened::TreePlace;
+
 /// By which logs are asked for nothing else: `RUST_LOG=io=debug`.
 const LOG_TARGET: &str = "io";
 
@@ -10,7 +12,7 @@ const LOG_TARGET: &str = "io";
 pub struct LoggedTrace {
     below: Traced,
     seen: TraceLog,
-    place: String,
+    place: TreePlace,
 }
 
 impl LoggedTrace {
@@ -18,9 +20,9 @@ impl LoggedTrace {
     ///
     /// # Errors
     /// As [`Traced::new`].
-    pub fn new(children: Vec<Child>, place: &str) -> Result<Self, ModuleError> {
+    pub fn new(children: Vec<Child>, place: TreePlace) -> Result<Self, ModuleError> {
         let (below, seen) = Traced::new(children)?;
-        Ok(LoggedTrace { below, seen, place: place.to_owned() })
+        Ok(LoggedTrace { below, seen, place })
     }
 }
 
@@ -88,8 +90,10 @@ mod tests {
         let log = tracing_subscriber::fmt().with_max_level(level).without_time().with_ansi(false);
         let log = log.with_writer(move || writer.clone()).finish();
         let volume = Box::new(MemoryVolume::new(1 << 20, 512));
-        let mut volume =
-            LoggedTrace::new(Child::all(vec![volume]), "linear part 1, trace").unwrap();
+        let place = TreePlace::new("linear part 0, trace".into());
+        let mut volume = LoggedTrace::new(Child::all(vec![volume]), place.clone()).unwrap();
+        // Known better once all is open.
+        place.set("linear part 1, trace".into());
         tracing::subscriber::with_default(log, || use_it(&mut volume));
         let kept = kept.0.lock().unwrap();
         String::from_utf8(kept.clone()).unwrap()

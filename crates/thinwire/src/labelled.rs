@@ -29,6 +29,7 @@ use crate::host::Host;
 use crate::known_keys::KnownKeys;
 use crate::network::Interrupt;
 use crate::open::Wait;
+use crate::opened::TreePlace;
 use crate::pool::{PoolName, PoolPlace};
 use crate::rekeying::Rekeying;
 use crate::uri::VolumeSpec;
@@ -159,8 +160,8 @@ pub fn build(
             })
         }
         None => {
-            let place = format!("{} {:?}", module.name, whole.name);
-            open_over(module, parts, options, budget.as_ref(), &place)
+            let place = TreePlace::new(format!("{} {:?}", module.name, whole.name));
+            open_over(module, parts, options, budget.as_ref(), place)
         }
     };
     let opened = opened.map_err(|e| unfit(&whole, specs, e))?;

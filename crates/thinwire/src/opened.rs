@@ -55,7 +55,7 @@ use crate::uri::VolumeSpec;
 pub use self::commons::Commons;
 pub use self::outline::OutlineNode;
 pub use self::passage::{LegDoor, LegReturn, NOT_BROUGHT};
-pub use self::place::{FailedAt, last_failure};
+pub use self::place::{FailedAt, TreePlace, last_failure};
 pub use self::tree::{TellOutline, Tree};
 
 /// What of that is left, at least, when no mirror waits for a leg any more.

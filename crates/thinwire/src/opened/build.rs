@@ -166,7 +166,7 @@ impl Build<'_> {
         }
         let parts = Child::all(built?);
         let place = self.outline.place(at);
-        open_over(module, parts, options, budget.as_ref(), &place)
+        open_over(module, parts, options, budget.as_ref(), place)
             .map(Root::Other)
             .map_err(|e| unfit(spec, &e))
     }

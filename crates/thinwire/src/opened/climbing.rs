@@ -14,6 +14,7 @@ use thinwire_modules::mirror::LEG_LABEL_TOKEN;
 use thinwire_volume::{Token, Volume};
 
 use super::outline::{Meters, Outline, working_whole};
+use super::place::TreePlace;
 use crate::budgets::{NodeBudget, open_over};
 use crate::growth::WholeDesk;
 use crate::host::Host;
@@ -42,6 +43,8 @@ struct Level {
     is_buffered: bool,
     /// What it draws on, also when it is made anew.
     budget: Option<NodeBudget>,
+    /// Where it is, for what tells of its I/Os.
+    place: TreePlace,
 }
 
 impl Level {
@@ -119,8 +122,8 @@ impl Chain {
             // Right above what it is made of.
             let node = bottom.checked_sub(above + 1)?;
             let (meters, whole) = (outline.meters(node), outline.labelled(node));
-            let budget = outline.budget(node);
-            Some(Level { spec, meters, node, whole, is_buffered, budget })
+            let (budget, place) = (outline.budget(node), outline.place(node));
+            Some(Level { spec, meters, node, whole, is_buffered, budget, place })
         };
         let levels = levels.into_iter().rev().enumerate().map(level).collect::<Option<_>>()?;
         let (leaf, meters, node) = (at.clone(), outline.meters(bottom), bottom);
@@ -302,8 +305,8 @@ impl Climb {
                 return self.read(host, BESIDE_TOKEN);
             };
             let parts = Child::all(std::mem::take(&mut self.volume));
-            let (budget, place) = (level.budget.as_ref(), level.spec.short_name());
-            let volume = open_over(module, parts, options, budget, &place)
+            let (budget, place) = (level.budget.as_ref(), level.place.clone());
+            let volume = open_over(module, parts, options, budget, place)
                 .map_err(|error| ClimbError::Unfit(error.to_string()))?;
             self.stand_on(host, level, volume);
         }

@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
-use thinwire_modules::{Meter, Metered};
+use thinwire_modules::{Meter, Metered, Traced};
 use thinwire_volume::Volume;
 
 use super::bottom::Bottom;
 use super::climbing::Risen;
-use super::place::place_of;
+use super::place::{TreePlace, place_of};
 use super::tree::{Leaf, Root};
 use crate::budgets::NodeBudget;
 use crate::error::Outcome;
@@ -45,6 +45,8 @@ pub struct OutlineNode {
     pub pool: Option<usize>,
     /// Of one that takes only so much in a second.
     pub budget: Option<NodeBudget>,
+    /// Of one that tells of its I/Os: where it is.
+    pub place: Option<TreePlace>,
 }
 
 /// The meter of a volume in a tree, and that of what it is a part of.
@@ -135,6 +137,7 @@ impl Outline {
             kind,
             leaf: is_own.then_some(leaf),
             meter: is_part.then(Rc::default),
+            place: (kind == Traced::NAME).then(TreePlace::default),
             ..OutlineNode::default()
         });
         self.depth += 1;
@@ -163,9 +166,11 @@ impl Outline {
         path_of(&self.nodes, at)
     }
 
-    /// The same, as [`place_of`] has it.
-    pub fn place(&self, at: usize) -> String {
-        place_of(&self.nodes, at)
+    /// The same, as [`place_of`] has it, of one that tells of its I/Os; set again when all is open.
+    pub fn place(&self, at: usize) -> TreePlace {
+        let place = self.nodes[at].place.clone().unwrap_or_default();
+        place.set(place_of(&self.nodes, at));
+        place
     }
 
     /// What users call the volume that stands there, by itself.
@@ -256,8 +261,11 @@ impl Outline {
         (at, count)
     }
 
-    /// All of it.
+    /// All of it, with what stands where as it is known by now.
     pub fn into_nodes(self) -> Vec<OutlineNode> {
+        let told = self.nodes.iter().enumerate();
+        let told = told.filter_map(|(at, node)| node.place.as_ref().map(|place| (at, place)));
+        told.for_each(|(at, place)| place.set(place_of(&self.nodes, at)));
         self.nodes
     }
 }

@@ -1,5 +1,6 @@
 //! Where in a tree a volume is, and where an I/O has failed, as users are told it: by logs, commands and statuses alike.
 
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::fmt::{self, Write};
 use std::rc::Rc;
@@ -12,6 +13,29 @@ use super::outline::{OutlineNode, children_of};
 
 /// What has failed so long before something above it is why that has failed.
 const JUST_NOW: Duration = Duration::from_millis(100);
+
+/// Where a volume is, for what tells of it as long as it is open. Which leg or part of those above it a volume is may be known only when all of its tree
+/// is open: whoever knows more says so then.
+#[derive(Clone, Debug, Default)]
+pub struct TreePlace(Rc<RefCell<String>>);
+
+impl TreePlace {
+    /// That one, as far as it is known.
+    pub fn new(place: String) -> Self {
+        TreePlace(Rc::new(RefCell::new(place)))
+    }
+
+    /// It is known better.
+    pub fn set(&self, place: String) {
+        *self.0.borrow_mut() = place;
+    }
+}
+
+impl fmt::Display for TreePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.borrow())
+    }
+}
 
 /// A failed I/O, as the user of a volume is told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,11 +6,14 @@ use thinwire_buffer::Time;
 use thinwire_modules::Metered;
 use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume};
 
+use super::super::outline::Outline;
 use super::*;
 use crate::cli::WireArgs;
+use crate::error::Failure;
 use crate::open::{OpenVolume, VolumeOptions, open_volume};
 use crate::testing::MemoryVolume;
 use crate::trees::NodeName;
+use crate::uri::VolumeSpec;
 
 fn node(depth: usize, kind: &'static str, name: &str) -> OutlineNode {
     let named = Module::find(kind).is_some() && !name.is_empty();
@@ -205,4 +208,21 @@ fn a_command_is_told_where_its_io_failed() {
     let mut volume = open("memory:64K");
     let told = volume.failed_at(&error).to_string();
     assert_eq!(told, error.to_string());
+}
+
+/// Which part it is its labels say, if they do not follow the description: that is known when what is above it is open.
+#[test]
+fn the_place_of_what_tells_of_its_ios_is_the_one_that_is_known_in_the_end() {
+    let spec: VolumeSpec = "linear:[memory:1M,trace:[memory:1M]]".parse().unwrap();
+    let VolumeSpec::Over { children, .. } = &spec else { unreachable!() };
+    let mut outline = Outline::default();
+    let top = outline.begin(&spec, 0);
+    let first = outline.begin(&children[0], 0);
+    outline.end(first, &mut Err(Failure::failed("only looked at")));
+    let at = outline.begin(&children[1], 1);
+    let place = outline.place(at);
+    assert_eq!(place.to_string(), "linear part 1, trace");
+    outline.set_roles(top, &[1, 0]);
+    outline.into_nodes();
+    assert_eq!(place.to_string(), "linear part 0, trace");
 }
