@@ -125,6 +125,32 @@ def a_tree_in_a_folder(lab):
 
 
 @test(seconds=120)
+def a_mirror_whose_leg_is_lost(lab):
+    """A stripe over a mirror of which a leg is gone, and a file: refused as long as that leg may have more; once it is on record that it has not, all is described, with something that is nowhere
+    in its place, and what stands on it as well; and when it is found, it is put in."""
+    srv, run_dir = folder(lab, "srv"), ("--run-dir", lab.path("run"))
+    a, b, c = (image(lab, os.path.join("srv", name), 24) for name in "abc")
+    made = written(lab, ("home", "mirror", [a, b]), ("both", "stripe", ["home", c], 'chunk = "128K"'))
+    thinwire(lab, "volume", "create", f"{made}#both", *run_dir)
+    thinwire(lab, "volume", "resync", f"{made}#home", *run_dir)
+    source, lost = filled(lab, f"{made}#both"), lab.path("lost.img")
+    os.rename(b, lost)
+    without = refused(lab, "volume", "assemble", srv, *run_dir, says=['mirror "home": '])
+    check(without.stdout == "", without.stdout)
+    thinwire(lab, "volume", "resync", f"{made}#home", "--degraded", *run_dir)
+    found, done = described(lab, srv)
+    check('"file:/not-found/home-leg-1"]' in done.stdout and "# leg 1 (counted from 0) was not found" in done.stdout, done.stdout)
+    check("can be used without its leg 1 (counted from 0)" in done.stderr, done.stderr)
+    told = json.loads(assembled(lab, srv, "--json").stdout)
+    check(told["refused"] == [] and len(told["notes"]) == 1 and len(told["volumes"]) == 2, told)
+    has(lab, f"{found}#both", source)
+    os.rename(lost, os.path.join(srv, "b.found"))
+    found, done = described(lab, srv)
+    check(done.stderr == "" and "not-found" not in done.stdout and "b.found" in done.stdout, done.stdout + done.stderr)
+    has(lab, f"{found}#both", source)
+
+
+@test(seconds=120)
 def what_stands_on_encrypted_volumes(lab):
     """A mirror over two encrypted volumes: without their keys these are described, and what stands on them is not looked for; with them all is. What is torn of a label is told."""
     srv, own, other = folder(lab, "srv"), key(lab, "own"), key(lab, "other")

@@ -515,6 +515,8 @@ Examples:
 
 Changes nothing. Prints a [[volume]] for each volume that all parts were found of, in the order that their labels say,
 whatever the parts are called now; on stderr what is in the way of the others. Fails if there was any, or nothing.
+For a leg of a mirror that was not found, and is on record as having less than the others, something stands that is
+nowhere (/not-found/NAME-leg-1), and stderr says so: put in where it is.
 
 Of a folder all files and block devices in it are looked at, for 10 s at most, and those without a label of ours are passed
 over. What was found is opened to be read, and is a part itself if it has a label: so all of a tree is printed, the lowest

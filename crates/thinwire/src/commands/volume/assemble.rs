@@ -39,11 +39,19 @@ type List<'a> = dyn Fn(&VolumeSpec) -> Outcome<Vec<String>> + 'a;
 struct Assembled {
     schema: u32,
     /// What others of these are made of stands before them.
-    volumes: Vec<JsonWhole>,
+    volumes: Vec<AssembledWhole>,
     /// What is in the way of others.
     refused: Vec<String>,
     /// What nobody looked at, and why.
     notes: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct AssembledWhole {
+    #[serde(flatten)]
+    whole: JsonWhole,
+    /// Those of its legs, counted from 0, that were not found: `parts` has not got them.
+    missing_legs: Vec<usize>,
 }
 
 /// Shows which volumes parts make, that are given or are in folders which are, and which those make. `keys` are tried on what is encrypted.
@@ -94,6 +102,7 @@ pub fn assemble_all(specs: &[VolumeSpec], keys: &[String], common: &VolumeCommon
     heap.climb()?;
     let (made, refused) = heap.make();
     heap.refused.extend(refused);
+    heap.note_lacking(&made);
     heap.say(made, &where_not, common.json)
 }
 
@@ -178,12 +187,16 @@ impl<'a> Heap<'a> {
 
     /// Looks at the volumes that were found, and at what those make, until there are no more.
     fn climb(&mut self) -> Outcome {
-        // No description can be deeper.
-        for _ in 0..DEPTH_MAX {
+        // No description can be deeper, and each may lack something.
+        for _ in 0..2 * DEPTH_MAX {
             let (mut made, _) = self.make();
             made.retain(|(uuid, _)| self.description(uuid).is_none());
             if made.is_empty() {
                 return Ok(());
+            }
+            // What another one lacks may be what these make.
+            if made.iter().any(|(_, whole)| lacking(whole).is_empty()) {
+                made.retain(|(_, whole)| lacking(whole).is_empty());
             }
             let (mut of, mut above) = (Vec::new(), Vec::new());
             for (uuid, whole) in made {
@@ -222,13 +235,6 @@ impl<'a> Heap<'a> {
                 let parts: Vec<_> =
                     places.iter().filter_map(|&place| seen[place].clone().ok()).collect();
                 match whole_of(&parts, &places, &self.specs) {
-                    Ok(Made { json, missing, note, .. }) if !missing.is_empty() => {
-                        refused.push(format!(
-                            "{:?} can be used, but legs {missing} (counted from 0) are not among these, and it is described with all of them: {}",
-                            json.name,
-                            note.unwrap_or_default()
-                        ));
-                    }
                     Ok(whole) => made.push((uuid, whole)),
                     Err(NotMade { why, .. }) => refused.push(match mirror_of(&parts) {
                         Some(name) => format!("mirror {name:?}: {why}"),
@@ -257,13 +263,15 @@ impl<'a> Heap<'a> {
 
     /// How it is described, under its own name, unless another has that already.
     fn describe(&mut self, uuid: Uuid, whole: &Made) -> VolumeSpec {
-        let node = NodeName { file: PathBuf::new(), name: self.free_name(&whole.json.name) };
+        let name = self.free_name(&whole.json.name);
+        let children = self.children_of(&name, whole);
+        let node = NodeName { file: PathBuf::new(), name };
         let module = Module::find(whole.json.kind).expect("it was found by that name");
         let spec = VolumeSpec::Over {
             node: Some(node),
             module,
             options: whole.options.clone(),
-            children: whole.places.iter().map(|&place| self.specs[place].clone()).collect(),
+            children,
             places: Vec::new(),
             place: None,
             labels: true,
@@ -272,6 +280,15 @@ impl<'a> Heap<'a> {
         };
         self.described.push((uuid, spec.clone()));
         spec
+    }
+
+    /// What it is described with under that name: something that is nowhere for each part that is not there.
+    fn children_of(&self, name: &str, whole: &Made) -> Vec<VolumeSpec> {
+        let child = |&(leg, place): &(usize, Option<usize>)| match place {
+            Some(place) => self.specs[place].clone(),
+            None => nowhere(name, leg),
+        };
+        whole.children.iter().map(child).collect()
     }
 
     fn free_name(&self, wanted: &str) -> String {
@@ -290,8 +307,9 @@ impl<'a> Heap<'a> {
 
     /// Which of the keys that were given opens it, if it is encrypted.
     fn key_of(&self, whole: &Made) -> Option<String> {
+        let (_, first) = whole.children.first()?;
         let SeenPart { found: Ok(Finding::Label(found)), .. } =
-            self.seen[*whole.places.first()?].as_ref().ok()?
+            self.seen[(*first)?].as_ref().ok()?
         else {
             return None;
         };
@@ -334,16 +352,39 @@ impl<'a> Heap<'a> {
 
     /// How to describe all of these.
     fn text(&self, made: &[(Uuid, Made)]) -> String {
-        let texts = made.iter().map(|(uuid, whole)| toml_of(whole, self.description(uuid)));
+        let texts = made.iter().map(|(uuid, whole)| {
+            let described = self.description(uuid);
+            toml_of(whole, described, &self.children_of(&self.name_of(uuid, whole), whole))
+        });
         texts.collect::<Vec<_>>().join("\n")
+    }
+
+    /// By which name it is described.
+    fn name_of(&self, uuid: &Uuid, whole: &Made) -> String {
+        let described = self.description(uuid).map(VolumeSpec::short_name);
+        described.unwrap_or_else(|| whole.json.name.clone())
+    }
+
+    /// What is said of legs that were not found.
+    fn note_lacking(&mut self, made: &[(Uuid, Made)]) {
+        for (uuid, whole) in made {
+            let name = self.name_of(uuid, whole);
+            for leg in lacking(whole) {
+                let place = nowhere(&name, leg);
+                let note = whole.note.as_deref().unwrap_or_default();
+                self.notes.push(format!(
+                    "{name:?} can be used without its leg {leg} (counted from 0), which is not among these: {place} stands for it, where nothing is; put in where it is: {note}"
+                ));
+            }
+        }
     }
 
     /// Prints it; `where_not` is said if there is nothing.
     fn say(self, made: Vec<(Uuid, Made)>, where_not: &str, is_json: bool) -> Outcome {
         let (is_any, text) = (!made.is_empty(), self.text(&made));
         let renamed = |(uuid, whole): (Uuid, Made)| {
-            let name = self.description(&uuid).map(VolumeSpec::short_name);
-            JsonWhole { name: name.unwrap_or(whole.json.name.clone()), ..whole.json }
+            let (name, missing_legs) = (self.name_of(&uuid, &whole), lacking(&whole));
+            AssembledWhole { whole: JsonWhole { name, ..whole.json }, missing_legs }
         };
         let volumes: Vec<_> = made.into_iter().map(renamed).collect();
         let Heap { refused, notes, .. } = self;
@@ -362,6 +403,17 @@ impl<'a> Heap<'a> {
     }
 }
 
+/// Which legs of a mirror are not there, counted from 0.
+fn lacking(whole: &Made) -> Vec<usize> {
+    let absent = whole.children.iter().filter(|(_, place)| place.is_none());
+    absent.map(|(leg, _)| *leg).collect()
+}
+
+/// What stands in a description for a leg of the mirror of that name which is not there.
+fn nowhere(name: &str, leg: usize) -> VolumeSpec {
+    VolumeSpec::Path(format!("/not-found/{name}-leg-{leg}").into())
+}
+
 /// The mirror that these are legs of: what is said of legs does not name it.
 fn mirror_of(parts: &[SeenPart]) -> Option<&str> {
     let label = parts.iter().find_map(|part| match &part.found {
@@ -376,9 +428,9 @@ fn not_looked_at(spec: &VolumeSpec, why: &Failure) -> String {
 }
 
 /// As it is written down.
-fn toml_of(whole: &Made, described: Option<&VolumeSpec>) -> String {
+fn toml_of(whole: &Made, described: Option<&VolumeSpec>, children: &[VolumeSpec]) -> String {
     let quoted = |text: &str| toml::Value::from(text).to_string();
-    let JsonWhole { name: by_label, uuid, kind, bytes, parts } = &whole.json;
+    let JsonWhole { name: by_label, uuid, kind, bytes, .. } = &whole.json;
     let name = described.map_or(by_label.clone(), VolumeSpec::short_name);
     let mut text = format!("# {uuid}, {bytes} bytes\n");
     if name != *by_label {
@@ -398,7 +450,11 @@ fn toml_of(whole: &Made, described: Option<&VolumeSpec>) -> String {
         }
         _ => {}
     }
-    let parts: Vec<_> = parts.iter().map(|part| quoted(part)).collect();
+    for leg in lacking(whole) {
+        let _ =
+            writeln!(text, "# leg {leg} (counted from 0) was not found: {}", nowhere(&name, leg));
+    }
+    let parts: Vec<_> = children.iter().map(|part| quoted(&part.to_string())).collect();
     let _ = writeln!(text, "children = [{}]", parts.join(", "));
     text
 }

@@ -125,8 +125,8 @@ pub(super) fn whole_of(
             bytes: whole.bytes,
             parts: own.iter().map(|&place| specs[place].to_string()).collect(),
         };
-        let (options, note, missing) = (whole.options, None, String::new());
-        return Ok(Made { json, options, places: own, note, missing });
+        let children = own.into_iter().map(Some).enumerate().collect();
+        return Ok(Made { json, options: whole.options, children, note: None });
     };
     let own: Vec<_> = places.iter().map(|&place| specs[place].clone()).collect();
     let seen: Vec<_> = parts.iter().cloned().map(Some).collect();
@@ -138,18 +138,17 @@ pub(super) fn whole_of(
     })?;
     let is_whole = plan.current.count_ones() as usize == legs.len();
     let note = (!is_whole).then(|| standings(&whole, &own));
-    let missing: Vec<_> =
-        legs.iter().filter(|leg| whole.places[**leg].is_none()).map(usize::to_string).collect();
-    let there: Vec<_> = legs.iter().filter_map(|leg| Some(places[whole.places[*leg]?])).collect();
+    let place = |leg: usize| whole.places[leg].map(|place| places[place]);
+    let children: Vec<_> = legs.iter().map(|&leg| (leg, place(leg))).collect();
+    let there = children.iter().filter_map(|(_, place)| *place);
     let json = JsonWhole {
         name: whole.name.clone(),
         uuid: hex(&whole.uuid),
         kind: module.name,
         bytes: whole.bytes,
-        parts: there.iter().map(|&place| specs[place].to_string()).collect(),
+        parts: there.map(|place| specs[place].to_string()).collect(),
     };
-    let (options, places, missing) = (whole.options, there, missing.join(", "));
-    Ok(Made { json, options, places, note, missing })
+    Ok(Made { json, options: whole.options, children, note })
 }
 
 /// How many legs more would have to be there of a mirror that is refused for that, of which so many are not.
@@ -176,12 +175,10 @@ pub(super) struct Made {
     pub json: JsonWhole,
     /// What their module is told.
     pub options: Options,
-    /// Which of the places that were given have those that are there, in the same order.
-    pub places: Vec<usize>,
+    /// Each of its parts, in their order, by its number, and which of the places that were given has it; none if that is not there.
+    pub children: Vec<(usize, Option<usize>)>,
     /// What a user should know of a whole that can be used.
     pub note: Option<String>,
-    /// Which parts are not there, counted from 0; empty if all are.
-    pub missing: String,
 }
 
 #[cfg(test)]
