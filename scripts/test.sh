@@ -124,11 +124,13 @@ end_spare() {
   spare=
 }
 
-long=(thinwire-sim/seeds thinwire-sim/stalls thinwire-sim/ebd thinwire-sim/aoe thinwire-sim/volumes)
+# Simulate for long: one with assertions, by which some of its faults are found, and the others optimised.
+asserted=thinwire-sim/seeds
+long=(thinwire-sim/stalls thinwire-sim/ebd thinwire-sim/aoe thinwire-sim/volumes)
 # One build for all that runs optimised: with other packages at a time, features differ and most is built again.
-release() {
-  cargo build --release --locked -p thinwire -p thinwire-lab -p thinwire-sim --bins --example instructions
-}
+optimised=(--release --locked -p thinwire -p thinwire-lab -p thinwire-sim --bins --example instructions
+  "${long[@]/#thinwire-sim\//--test=}")
+release() { cargo build "${optimised[@]}"; }
 sim() {
   release && "$target/release/thinwire-sim" --seeds "${TW_SEEDS:-0..2000}" && fresh_seeds &&
     "$target/release/thinwire-sim" --story ebd --seeds 0..300 &&
@@ -144,7 +146,12 @@ fresh_seeds() {
   echo "a fresh slice; again: cargo run --release -p thinwire-sim -- --seeds $slice"
   "$target/release/thinwire-sim" --seeds "$slice"
 }
-canaries() { scripts/unit "${long[@]/#/--only=}"; }
+canaries() {
+  local status=0
+  scripts/unit --only="$asserted" || status=1
+  scripts/unit "${long[@]/#/--only=}" -- "${optimised[@]}" || status=1
+  return "$status"
+}
 instructions() { scripts/instructions; }
 end_to_end() { /usr/bin/python3 tests/e2e/run.py --bin "$target/release/thinwire" --logs "$logs/$1" "${@:2}"; }
 
@@ -166,7 +173,7 @@ run_unit() {
   ! is_wanted build || others+=(build)
   ! is_wanted tidy || is_wanted e2e || others+=(tidy-self mutants-self)
   [ ${#others[@]} -eq 0 ] || begin_spare "${others[@]}"
-  part unit scripts/unit "${long[@]/#/--but=}"
+  part unit scripts/unit --but="$asserted" "${long[@]/#/--but=}"
   [ ${#others[@]} -eq 0 ] || end_spare "${others[@]}"
 }
 build() { release; }

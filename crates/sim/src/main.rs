@@ -102,6 +102,7 @@ fn enumerate_all(seeds: Range<u64>, threads: u32) -> ExitCode {
                     sum.moments += tried.moments;
                     sum.crashes += tried.crashes;
                     sum.healed += tried.healed;
+                    sum.apart += tried.apart;
                     eprintln!(
                         "seed {seed}: {} crashes at {} moments",
                         tried.crashes, tried.moments
@@ -122,9 +123,10 @@ fn enumerate_all(seeds: Range<u64>, threads: u32) -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
-    let Enumerated { moments, crashes, healed } = sum.into_inner().expect("all threads have ended");
+    let Enumerated { moments, crashes, healed, apart } =
+        sum.into_inner().expect("all threads have ended");
     println!(
-        "{count} workloads passed in {:.1} s: {crashes} crashes at {moments} moments, {healed} followed until all was whole",
+        "{count} workloads passed in {:.1} s: {crashes} crashes at {moments} moments, {healed} followed until all was whole, {apart} with legs of a mirror alone",
         started.elapsed().as_secs_f64()
     );
     ExitCode::SUCCESS

@@ -50,6 +50,8 @@ pub enum Canary {
     WriteBack(thinwire_modules::WriteBackCanary),
     /// Below a leg of a mirror that has sums something rots whenever all is scrubbed.
     SumsRot,
+    /// Whoever opens a mirror says that legs which may have more may be missing.
+    GoesAlone,
     /// One of those who take snapshots of several volumes as one.
     Cut(thinwire_modules::cuts::CutCanary),
     /// In clients of EBD, and in their servers.

@@ -178,6 +178,17 @@ fn canaries_that_need_one_moment_are_found_by_trying_all() {
     found_by_enumeration(Canary::WriteBack(WriteBackCanary::DurableInMemory), 0..20);
 }
 
+/// Those that disks which fail before the crash, or legs that are opened alone behind it, have to show.
+#[test]
+fn canaries_of_legs_that_go_are_found_by_trying_all() {
+    // Rules 1 and 3: by whoever does not wait until it is on record that a leg is behind, and by whoever does not ask.
+    found_by_enumeration(Canary::Mirror(MirrorCanary::SendsBeforeRecord), 0..80);
+    found_by_enumeration(Canary::GoesAlone, 0..20);
+    // Rule 7: nobody sees that legs were served apart.
+    found_by_enumeration(Canary::Mirror(MirrorCanary::QuietOpening), 0..20);
+    found_by_enumeration(Canary::Mirror(MirrorCanary::SinglePhase), 0..20);
+}
+
 /// Those that take discards and snapshots among what is done.
 #[test]
 fn canaries_of_discards_and_snapshots_are_found_by_trying_all() {

@@ -42,6 +42,8 @@ pub struct AtRest<'a> {
     pub settings: GrowingSettings,
     /// When the power goes: nobody waits for what comes behind that.
     pub countdown: Countdown,
+    /// Disks that are not there.
+    pub away: Vec<usize>,
 }
 
 impl<'a> AtRest<'a> {
@@ -64,6 +66,7 @@ impl<'a> AtRest<'a> {
             now: Time(1),
             settings: GrowingSettings::default(),
             countdown: Countdown::never(),
+            away: Vec::new(),
         }
     }
 
@@ -132,8 +135,8 @@ impl<'a> AtRest<'a> {
             if self.countdown.is_over() {
                 return Err(NotGrown::Absent("the power is off".into()));
             }
-            let AtRest { disk, pool, dice, settings, .. } = self;
-            let mut disk = |number: usize| Some(disk(number, pool));
+            let AtRest { disk, pool, dice, settings, away, .. } = self;
+            let mut disk = |number: usize| (!away.contains(&number)).then(|| disk(number, pool));
             let mut ground = GrowingScene {
                 now,
                 pool,

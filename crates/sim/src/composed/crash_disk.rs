@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use thinwire_buffer::{Pool, SegList};
-use thinwire_volume::{Completion, Features, Geometry, Identity, Io, Op, Volume};
+use thinwire_volume::{Completion, ErrorKind, Features, Geometry, Identity, Io, Op, Volume};
 
 use crate::stamp::SECTOR_BYTES;
 
@@ -71,6 +71,8 @@ struct Inner {
     countdown: Countdown,
     /// A discard does nothing; else it writes zeroes.
     keeps_discarded: bool,
+    /// Nothing succeeds any more.
+    fails: bool,
     pool: Pool,
 }
 
@@ -90,6 +92,7 @@ impl CrashDisk {
             outstanding: 0,
             countdown: countdown.clone(),
             keeps_discarded: false,
+            fails: false,
             pool: Pool::new(0),
         })))
     }
@@ -97,6 +100,16 @@ impl CrashDisk {
     /// What is discarded stays as it is from now on.
     pub fn keep_discarded(&self) {
         self.0.borrow_mut().keeps_discarded = true;
+    }
+
+    /// All that it is given fails from now on, and is done, or half done, or not.
+    pub fn fail(&self) {
+        self.0.borrow_mut().fails = true;
+    }
+
+    /// Nothing that it is given succeeds any more.
+    pub fn is_failing(&self) -> bool {
+        self.0.borrow().fails
     }
 
     /// How many writes a crash may undo.
@@ -211,14 +224,17 @@ impl Volume for CrashDisk {
             inner.countdown.count();
         }
         let is_over = inner.countdown.is_over();
-        let mut completion = Completion::new(io.token, Ok(()));
+        let result = match inner.fails {
+            true => Err(io.error(ErrorKind::Io, "a failing disk")),
+            false => Ok(()),
+        };
+        let mut completion = Completion::new(io.token, result);
         match io.op {
-            Op::Read if is_over => {}
+            Op::Read | Op::Flush if is_over || inner.fails => {}
             Op::Read => {
                 let bytes = inner.read(io.offset, io.len);
                 completion.data = SegList::of(inner.pool.copy_of(&bytes).freeze());
             }
-            Op::Flush if is_over => {}
             Op::Discard if inner.keeps_discarded => {}
             Op::Flush => {
                 for write in std::mem::take(&mut inner.unflushed) {
@@ -234,7 +250,7 @@ impl Volume for CrashDisk {
                 let first_sector = io.offset as usize / SECTOR_BYTES;
                 let gone = vec![false; bytes.len() / SECTOR_BYTES];
                 inner.unflushed.push(Unflushed { first_sector, bytes, gone });
-                if io.flags.fua && !is_over {
+                if io.flags.fua && !is_over && !inner.fails {
                     inner.settle_last();
                 }
             }

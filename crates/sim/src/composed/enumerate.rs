@@ -2,11 +2,14 @@
 //! told to change, from the opening to the end, with each subset of the writes that were not flushed lost, and each of them torn. What comes up
 //! is what was promised, reads the same before and after it is made whole, and is whole then.
 
+mod apart;
+
 use thinwire_link::rng::Rng;
 use thinwire_modules::mirror::MIRROR_DATA_START;
 use thinwire_modules::thin::{OpNumber, PoolOp, ThinPool};
 use thinwire_volume::{Completion, ErrorKind, Io, Op, Volume, WorkPace};
 
+use self::apart::Failing;
 use super::at_rest::AtRest;
 use super::crash_disk::{Countdown, CrashDisk, DiskContent, Fate};
 use super::growing::{GrowingSettings, NotGrown};
@@ -19,10 +22,13 @@ use crate::stamp::SECTOR_BYTES;
 use crate::swarm::pick;
 
 pub(super) const BLOCK: u64 = 4096;
+const SECTORS_EACH: usize = BLOCK as usize / SECTOR_BYTES;
 /// Of so many writes each subset is lost; of more, so many are drawn, and the others are all lost or all kept.
 const SUBSETS_OF: usize = 6;
 /// Of so many crashes one is followed until all is whole.
 const HEALED_EACH: u64 = 8;
+/// Of so many one is opened with some legs of a mirror alone.
+const APART_EACH: u64 = 16;
 
 /// What was tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +39,8 @@ pub struct Enumerated {
     pub crashes: u64,
     /// Of these, the ones that were followed until all was whole.
     pub healed: u64,
+    /// The ones that were opened with some legs of a mirror alone.
+    pub apart: u64,
 }
 
 /// A workload.
@@ -45,6 +53,7 @@ struct Script {
     settings: GrowingSettings,
     /// A discard does nothing on any disk.
     keeps_discarded: bool,
+    failing: Option<Failing>,
     seed: u64,
 }
 
@@ -72,6 +81,7 @@ pub fn enumerate(seed: u64, canary: Canary) -> Result<Enumerated, Violation> {
         Canary::Mirror(planted) => settings.mirror_canary = planted,
         Canary::Pool(planted) => settings.pool_canary = planted,
         Canary::WriteBack(planted) => settings.write_back_canary = planted,
+        Canary::GoesAlone => settings.goes_alone = true,
         _ => {}
     }
     let never = Countdown::never();
@@ -107,7 +117,10 @@ pub fn enumerate(seed: u64, canary: Canary) -> Result<Enumerated, Violation> {
     let acts = if is_thin { with_cuts(acts, seed) } else { acts };
     looked_at.sort_unstable();
     looked_at.dedup();
-    let script = Script { shape, sizes, acts, blocks: looked_at, settings, keeps_discarded, seed };
+    let of_failing = &mut Rng::new(seed ^ 0x6661_696c_696e_6721);
+    let failing = Failing::drawn(&shape, acts.len(), of_failing);
+    let blocks = looked_at;
+    let script = Script { shape, sizes, acts, blocks, settings, keeps_discarded, failing, seed };
     let mut found = Enumerated::default();
     for nth in 1.. {
         let (disks, promised) = script.play(&start, nth)?;
@@ -116,8 +129,8 @@ pub fn enumerate(seed: u64, canary: Canary) -> Result<Enumerated, Violation> {
         let told = |violation: Violation, fates: &[Vec<Fate>]| {
             let shape = &script.shape;
             Violation(format!(
-                "the power goes with the change number {nth}, {fates:?}: {}; {shape:?}: {:?}",
-                violation.0, script.acts
+                "the power goes with the change number {nth}, {fates:?}: {}; {shape:?}: {:?}, {:?}",
+                violation.0, script.acts, script.failing
             ))
         };
         for fates in all_fates(&disks, &mut rng) {
@@ -126,6 +139,11 @@ pub fn enumerate(seed: u64, canary: Canary) -> Result<Enumerated, Violation> {
             found.crashes += 1;
             let heals = is_whole || found.crashes.is_multiple_of(HEALED_EACH);
             found.healed += u64::from(heals);
+            if is_whole || found.crashes.is_multiple_of(APART_EACH) {
+                let has_failed = disks.iter().any(CrashDisk::is_failing);
+                let looked = script.look_apart(&contents, (&promised.0, has_failed), found.crashes);
+                found.apart += u64::from(looked.map_err(|v| told(v, &fates))?);
+            }
             script
                 .look(contents, &promised.0, heals, found.crashes)
                 .map_err(|v| told(v, &fates))?;
@@ -199,7 +217,7 @@ impl Script {
         at_rest.settings = self.settings;
         at_rest.countdown = countdown.clone();
         let mut promised = Promised::default();
-        let played = self.use_it(&mut at_rest, &mut promised);
+        let played = self.use_it(&mut at_rest, &disks, &mut promised);
         if !countdown.is_over() {
             played?;
         }
@@ -221,11 +239,19 @@ impl Script {
     }
 
     /// Fails if the power goes.
-    fn use_it(&self, at_rest: &mut AtRest<'_>, promised: &mut Promised) -> Result<(), Violation> {
+    fn use_it(
+        &self,
+        at_rest: &mut AtRest<'_>,
+        disks: &[CrashDisk],
+        promised: &mut Promised,
+    ) -> Result<(), Violation> {
         let opened = at_rest.open(&self.shape);
         let (mut volume, thin) = opened.map_err(not_opened)?;
         let mut waits = Waits { ios: Vec::new(), changes: Vec::new(), thin };
         for (token, act) in (1..).zip(&self.acts) {
+            if let Some(failing) = self.failing.as_ref().filter(|of| of.act + 1 == token as usize) {
+                failing.begin(disks);
+            }
             match *act {
                 Act::Wait => wait(at_rest, &mut *volume, promised, &mut waits)?,
                 Act::Cut | Act::Uncut => waits.change(matches!(act, Act::Cut), promised),
@@ -266,7 +292,7 @@ impl Script {
         if !heals {
             let opened = at_rest.open(&self.shape);
             let (mut volume, thin) = opened.map_err(not_opened)?;
-            self.read_blocks(&mut at_rest, &mut *volume, promised)?;
+            self.read_blocks(&mut at_rest, &mut *volume, Some(promised))?;
             return self.read_cuts(&mut at_rest, thin, promised).map(|_| ());
         }
         let found = self.read(&mut at_rest, promised)?;
@@ -286,10 +312,10 @@ impl Script {
     fn read(&self, at_rest: &mut AtRest<'_>, promised: &Promised) -> Result<Vec<u8>, Violation> {
         let opened = at_rest.open(&self.shape);
         let (mut volume, thin) = opened.map_err(not_opened)?;
-        let mut found = self.read_blocks(at_rest, &mut *volume, promised)?;
+        let mut found = self.read_blocks(at_rest, &mut *volume, Some(promised))?;
         volume.works(&mut |work| work.set_pace(WorkPace::default()));
         wait_for_legs(at_rest, &mut *volume)?;
-        if self.read_blocks(at_rest, &mut *volume, promised)? != found {
+        if self.read_blocks(at_rest, &mut *volume, Some(promised))? != found {
             return Err(Violation("it reads otherwise when its mirrors are whole".into()));
         }
         found.extend(self.read_cuts(at_rest, thin, promised)?);
@@ -340,12 +366,14 @@ impl Script {
         &self,
         at_rest: &mut AtRest<'_>,
         volume: &mut dyn Volume,
-        promised: &Promised,
+        promised: Option<&Promised>,
     ) -> Result<Vec<u8>, Violation> {
         let mut found = Vec::new();
         for &block in &self.blocks {
             let first = read_block(at_rest, volume, block)?;
-            if let Some(stamp) = first.iter().find(|stamp| !promised.allows(block, **stamp)) {
+            if let Some(promised) = promised
+                && let Some(stamp) = first.iter().find(|stamp| !promised.allows(block, **stamp))
+            {
                 let all = promised.written(block);
                 return Err(Violation(format!("block {block} reads as {stamp}: {all:?}")));
             }

@@ -66,7 +66,11 @@ pub struct GrowingSettings {
     pub label_timeout: Duration,
     /// Nothing is copied in mirrors before somebody says so.
     pub is_paused: bool,
-    /// Faults to plant.
+    /// What is wanted of a mirror of it. Of all others nothing is.
+    pub wish: Option<(MirrorAt, OpeningWish)>,
+    /// Faults to plant: of all mirrors it is wanted that legs may be missing.
+    pub goes_alone: bool,
+    /// One of theirs.
     pub mirror_canary: MirrorCanary,
     /// Likewise in pools.
     pub pool_canary: PoolCanary,
@@ -76,12 +80,25 @@ pub struct GrowingSettings {
     pub cut_canary: CutCanary,
 }
 
+/// Which mirror of a volume: by the first of the disks below it, and how many those are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MirrorAt(usize, usize);
+
+impl MirrorAt {
+    /// The one over these disks, at least two.
+    pub fn of(disks: &[usize]) -> Self {
+        MirrorAt(disks[0], disks.len())
+    }
+}
+
 impl Default for GrowingSettings {
     fn default() -> Self {
         GrowingSettings {
             leg_timeout: Duration::from_secs(5),
             label_timeout: Duration::from_secs(5),
             is_paused: false,
+            wish: None,
+            goes_alone: false,
             mirror_canary: MirrorCanary::default(),
             pool_canary: PoolCanary::default(),
             write_back_canary: WriteBackCanary::default(),
@@ -458,7 +475,11 @@ impl Growing {
             false => NotGrown::Refused(why),
         };
         let whole = find_mirror(&seen).map_err(|e| refused(format!("{e:?}")))?;
-        let wish = OpeningWish::default();
+        let below: Vec<usize> = over.parts.iter().flat_map(VolumeShape::disks).collect();
+        let wish = ground.settings.wish.filter(|(at, _)| *at == MirrorAt::of(&below));
+        let degraded = ground.settings.goes_alone;
+        let unasked = OpeningWish { degraded, ..OpeningWish::default() };
+        let wish = wish.map_or(unasked, |(_, wish)| wish);
         let plan = whole.plan(wish).map_err(|e| refused(e.to_string()))?;
         let is_used = |leg: usize| {
             plan.current >> leg & 1 == 1 || plan.resync.iter().any(|(copied, _)| *copied == leg)
@@ -492,7 +513,6 @@ impl Growing {
         };
         let mut mirror = Mirror::open(legs, config).map_err(|e| refused(e.to_string()))?;
         mirror.set_canary(ground.settings.mirror_canary);
-        let below = over.parts.iter().flat_map(VolumeShape::disks).collect();
         ground.desks.push((below, mirror.desk()));
         if ground.settings.is_paused {
             mirror.set_pace(WorkPace { is_paused: true, ..WorkPace::default() });

@@ -2,7 +2,7 @@
 //! where it does not show the fault any more, all are asked from the first on.
 //!
 //! `THINWIRE_BLESS=1 cargo test -p thinwire-sim --test seeds --test ebd --test aoe --test volumes` asks all, and writes the
-//! table anew: of a build with assertions, by which some are found.
+//! table anew: of a build with assertions, by which some of `seeds` are found. All others are found without.
 
 use std::fmt::Debug;
 use std::ops::Range;
