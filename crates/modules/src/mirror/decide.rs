@@ -94,6 +94,13 @@ pub enum OpeningRefusal {
         /// Those that have, as bits.
         current: u8,
     },
+    /// A leg is to be the truth that was being copied to from one which is there as well: half of it is old.
+    HalfCopied {
+        /// The one that is to be.
+        leg: usize,
+        /// The one that has all of it.
+        whole: usize,
+    },
     /// There is no room for one more leg.
     Full,
     /// Legs are missing that may have more than those that are there.
@@ -182,6 +189,16 @@ fn take(
     degraded: bool,
 ) -> Result<OpeningPlan, OpeningRefusal> {
     let Some(Some(own)) = seen.get(leg) else { return Err(OpeningRefusal::Absent { leg }) };
+    let copies = |(whole, says): &(usize, &MirrorState)| {
+        let is_copied = matches!(says.legs[leg], LegState::Resyncing { .. });
+        is_copied && says.legs[*whole] == LegState::InSync
+    };
+    let mut there = seen.iter().enumerate().filter_map(|(at, says)| Some((at, says.as_ref()?)));
+    if own.legs[leg] != LegState::InSync
+        && let Some((whole, _)) = there.find(copies)
+    {
+        return Err(OpeningRefusal::HalfCopied { leg, whole });
+    }
     let recorded = MirrorState { next: NO_GENERATION, ..own.clone() };
     let (mut state, mut resync, mut missing) = (recorded.clone(), Vec::new(), 0);
     for (other, says) in seen.iter().enumerate().filter(|(other, _)| *other != leg) {
@@ -413,6 +430,11 @@ impl fmt::Display for OpeningRefusal {
                 f,
                 "legs that have all data are known ({}, counted from 0): open it without saying from which to resync",
                 list(current)
+            ),
+            OpeningRefusal::HalfCopied { leg, whole } => write!(
+                f,
+                "leg {leg}, counted from 0, was being copied to from leg {whole}, which is there and has all that it \
+                 was to get: say leg {whole}"
             ),
             OpeningRefusal::Full => write!(
                 f,

@@ -266,6 +266,25 @@ fn one_of_two_truths_is_taken_if_somebody_says_so() {
     assert_eq!(from(&[apart[0].clone(), failed], 1).unwrap().resync, []);
 }
 
+/// Of those that were served together, and apart from another, one was not whole yet: the one that it was copied from is.
+#[test]
+fn what_was_being_copied_to_is_no_truth_beside_its_source() {
+    let (gone, half) = (Behind { at: id(5).into() }, Resyncing { at: id(5).into() });
+    let together = state(7, &[5, 4], &[InSync, half, gone]);
+    let apart = [together.clone(), together, state(8, &[5, 4], &[gone, gone, InSync])];
+    let from = |seen: &[Option<MirrorState>], leg| {
+        super::decide(seen, OpeningWish { degraded: true, from: Some(leg), change: None })
+    };
+    assert!(matches!(decide(&apart, false), Err(OpeningRefusal::SplitBrain { .. })));
+    assert_eq!(from(&apart, 1), Err(OpeningRefusal::HalfCopied { leg: 1, whole: 0 }));
+    for leg in [0, 2] {
+        assert_eq!(from(&apart, leg).unwrap().current, 1 << leg);
+    }
+    // Without that it may be all that is left.
+    let [_, half, _] = apart;
+    assert_eq!(from(&[None, half, None], 1).unwrap().current, 0b010);
+}
+
 /// A leg is given up, whatever it is: what comes in its place is copied whole, and so is the old one if it comes back.
 #[test]
 fn a_leg_is_given_up_for_another() {
