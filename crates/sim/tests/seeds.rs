@@ -8,8 +8,8 @@ use thinwire_modules::CacheCanary;
 use thinwire_sim::narrow::OutletCanary;
 use thinwire_sim::run::SimSide;
 use thinwire_sim::{
-    Canary, has_absences, has_cache, has_damage, has_keys, has_lending_links, has_narrow_links,
-    has_spread, has_tree, has_wrapped_links, run_seed,
+    Canary, Story, enumerate, has_absences, has_cache, has_damage, has_keys, has_lending_links,
+    has_narrow_links, has_spread, has_tree, has_wrapped_links, run_seed, run_story,
 };
 use {
     thinwire_initiator as initiator, thinwire_node as node, thinwire_proto as proto,
@@ -23,6 +23,18 @@ fn a_seed_repeats_exactly() {
             run_seed(seed, Canary::None, false).unwrap_or_else(|v| panic!("{seed}: {}", v.0));
         let second = run_seed(seed, Canary::None, false).unwrap();
         assert_eq!(first, second, "seed {seed}");
+    }
+}
+
+/// All of this runs with assertions in `make test`, and nothing of `volumes.rs` does.
+#[test]
+fn composed_worlds_keep_what_is_asserted() {
+    for seed in 0..16 {
+        run_story(seed, Story::Volumes, Canary::None, false)
+            .unwrap_or_else(|v| panic!("{seed}: {}", v.0));
+    }
+    for seed in [1, 2, 3, 7, 9] {
+        enumerate(seed, Canary::None).unwrap_or_else(|v| panic!("{seed}: {}", v.0));
     }
 }
 

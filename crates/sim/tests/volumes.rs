@@ -157,7 +157,13 @@ fn canary_whose_rollback_nobody_notices_is_found() {
 /// A planted fault is found among the crashes of the workloads of these seeds.
 #[track_caller]
 fn found_by_enumeration(canary: Canary, seeds: Range<u64>) {
-    let shows = |seed| enumerate(seed, canary).is_err();
+    found_to(canary, seeds, "");
+}
+
+/// The same, and that is what is said of it.
+#[track_caller]
+fn found_to(canary: Canary, seeds: Range<u64>, says: &str) {
+    let shows = |seed| enumerate(seed, canary).is_err_and(|v| v.0.contains(says));
     let at = known::first("enumerate", canary, seeds.clone(), shows);
     let Some(seed) = at else { panic!("{canary:?}: not found within seeds {seeds:?}") };
     assert!(enumerate(seed, Canary::None).is_ok(), "seed {seed} fails without it, too");
@@ -178,15 +184,13 @@ fn canaries_that_need_one_moment_are_found_by_trying_all() {
     found_by_enumeration(Canary::WriteBack(WriteBackCanary::DurableInMemory), 0..20);
 }
 
-/// Those that disks which fail before the crash, or legs that are opened alone behind it, have to show.
+/// Those that legs which are opened alone behind a crash have to show.
 #[test]
 fn canaries_of_legs_that_go_are_found_by_trying_all() {
-    // Rules 1 and 3: by whoever does not wait until it is on record that a leg is behind, and by whoever does not ask.
-    found_by_enumeration(Canary::Mirror(MirrorCanary::SendsBeforeRecord), 0..80);
-    found_by_enumeration(Canary::GoesAlone, 0..20);
+    // Rule 3, by whoever does not ask.
+    found_to(Canary::GoesAlone, 0..20, "nobody has asked for that");
     // Rule 7: nobody sees that legs were served apart.
-    found_by_enumeration(Canary::Mirror(MirrorCanary::QuietOpening), 0..20);
-    found_by_enumeration(Canary::Mirror(MirrorCanary::SinglePhase), 0..20);
+    found_to(Canary::Mirror(MirrorCanary::QuietOpening), 0..20, "served apart");
 }
 
 /// Those that take discards and snapshots among what is done.

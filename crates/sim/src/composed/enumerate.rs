@@ -248,10 +248,14 @@ impl Script {
         let opened = at_rest.open(&self.shape);
         let (mut volume, thin) = opened.map_err(not_opened)?;
         let mut waits = Waits { ios: Vec::new(), changes: Vec::new(), thin };
-        for (token, act) in (1..).zip(&self.acts) {
-            if let Some(failing) = self.failing.as_ref().filter(|of| of.act + 1 == token as usize) {
+        let fails_before = |nth: usize, at_rest: &AtRest<'_>| {
+            let failing = self.failing.as_ref().filter(|of| of.act == nth);
+            if let Some(failing) = failing.filter(|_| !at_rest.countdown.is_over()) {
                 failing.begin(disks);
             }
+        };
+        for (token, act) in (1..).zip(&self.acts) {
+            fails_before(token as usize - 1, at_rest);
             match *act {
                 Act::Wait => wait(at_rest, &mut *volume, promised, &mut waits)?,
                 Act::Cut | Act::Uncut => waits.change(matches!(act, Act::Cut), promised),
@@ -272,6 +276,7 @@ impl Script {
             }
         }
         wait(at_rest, &mut *volume, promised, &mut waits)?;
+        fails_before(self.acts.len(), at_rest);
         at_rest.end(volume)?;
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! At which seed each planted fault was found last. That one is asked first, so that a run need not pass through all before it;
 //! where it does not show the fault any more, all are asked from the first on.
 //!
-//! `THINWIRE_BLESS=1 cargo test -p thinwire-sim --test seeds --test ebd --test aoe --test volumes` asks all, and writes the
-//! table anew: of a build with assertions, by which some of `seeds` are found. All others are found without.
+//! `THINWIRE_BLESS=1 cargo test -p thinwire-sim --test seeds` asks all of that story, and writes the table anew: of a build with
+//! assertions, by which some are found. The others, `--test ebd --test aoe --test volumes`, are to be asked with `--release`, as they run.
 
 use std::fmt::Debug;
 use std::ops::Range;
