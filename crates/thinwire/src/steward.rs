@@ -38,7 +38,7 @@ use crate::rundir::{Claim, RunDir, TARGET_PREFIX, TargetRecord, node_of};
 use crate::serve::target_keys;
 use crate::signals::{Signals, signal_name};
 use crate::trees::NodeName;
-use crate::work::WorkAsk;
+use crate::work::{WorkAsk, no_export};
 
 /// A shard that does not answer for this long is told of as silent.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -323,7 +323,7 @@ impl Controlled for View<'_> {
         let has = |export: &ExportSpec| ask.volume.is_in(&export.name, &export.volume);
         match errands::place_of(self, has) {
             Ok(Some(shard)) => self.errands.begin(self.inquiry, shard, ask),
-            Ok(None) => errands::refused(format!("no export is made of {}", ask.volume.name)),
+            Ok(None) => errands::refused(no_export(&ask.volume.name)),
             Err(why) => errands::refused(why.into()),
         }
     }

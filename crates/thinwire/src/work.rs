@@ -116,6 +116,11 @@ pub struct WorkAsk {
     pub request: WorkRequest,
 }
 
+/// What a target says of a volume that none of its exports is made of.
+pub fn no_export(volume: &str) -> String {
+    format!("no export is made of {volume}")
+}
+
 impl WorkAsk {
     /// Where that volume stands in what an attachment or an export of this name is made of.
     pub fn place_in(&self, opened: &str, outline: &[OutlineNode]) -> Option<usize> {

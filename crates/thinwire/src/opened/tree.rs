@@ -404,7 +404,7 @@ impl Tree {
         };
         let tell: TellOutline = {
             let bottom = bottom.clone();
-            Box::new(move || bottom.borrow().outline())
+            Rc::new(move || bottom.borrow().outline())
         };
         let end = move |how| {
             let ending = match how {
@@ -436,7 +436,7 @@ fn is_not_granted(leaf: &dyn NetworkLeaf) -> bool {
 pub type Tend = Box<dyn FnMut() -> Tended>;
 
 /// See [`Tree::into_parts`].
-pub type TellOutline = Box<dyn Fn() -> Vec<OutlineNode>>;
+pub type TellOutline = Rc<dyn Fn() -> Vec<OutlineNode>>;
 
 /// More than one of its leaves is reached over links, and may be granted to another meanwhile.
 fn has_several(spec: &VolumeSpec) -> bool {

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +17,7 @@ use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
 use crate::host::Host;
 use crate::keys::Security;
-use crate::open::{CommandFlags, VolumeOptions};
+use crate::open::{CommandFlags, Unheard, VolumeOptions};
 use crate::opened::Tree;
 use crate::steward::Endings;
 
@@ -137,26 +138,20 @@ impl TreeOpener {
         if may_change {
             volume.follow(held_later);
         }
-        let (outlines, of) = (self.outlines.clone(), spec.name.clone());
+        let (outlines, of, own) = (self.outlines.clone(), spec.name.clone(), outline.clone());
         let offered = move || {
             let mut outlines = outlines.borrow_mut();
             outlines.retain(|(name, _)| *name != of);
-            outlines.push((of, outline));
+            outlines.push((of, own));
         };
+        let outlines = self.outlines.clone();
         let exported = named(spec, written_back(spec, Box::new(volume), &host.pool()));
         let (name, left_behind) = (spec.name.clone(), self.left_behind.clone());
-        let end = move |how| match end(how) {
-            // What is not heard of there stays with whoever has it.
-            _ if how == ExportEnd::Fenced => {}
-            Ok(unheard) => {
-                if let Some(unheard) = unheard.describe() {
-                    tracing::warn!("export {name}: {unheard}");
-                }
-            }
-            Err(failure) => {
-                tracing::error!("export {name}: {failure}");
-                left_behind.store(true, Ordering::Release);
-            }
+        let end = move |how| {
+            // Another of its name may be there by now, and one that is made of nothing has none.
+            outlines.borrow_mut().retain(|(_, of)| !Rc::ptr_eq(of, &outline));
+            let ended = end(how);
+            tell_end(&name, how, ended, &left_behind);
         };
         let end: Option<Box<dyn FnOnce(ExportEnd)>> = Some(Box::new(end));
         let config = exported;
@@ -174,5 +169,22 @@ impl TreeOpener {
             clerk: None,
             weight: 1,
         })
+    }
+}
+
+/// Tells how what an export stood on has ended.
+fn tell_end(name: &str, how: ExportEnd, ended: Outcome<Unheard>, left_behind: &AtomicBool) {
+    match ended {
+        // What is not heard of there stays with whoever has it.
+        _ if how == ExportEnd::Fenced => {}
+        Ok(unheard) => {
+            if let Some(unheard) = unheard.describe() {
+                tracing::warn!("export {name}: {unheard}");
+            }
+        }
+        Err(failure) => {
+            tracing::error!("export {name}: {failure}");
+            left_behind.store(true, Ordering::Release);
+        }
     }
 }

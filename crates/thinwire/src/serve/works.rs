@@ -9,12 +9,12 @@ use super::pools::PoolClerk;
 use crate::control::Response;
 use crate::host::Host;
 use crate::opened::{OutlineNode, TellOutline};
-use crate::work::{ToldTree, WorkAsk, draw, perform};
+use crate::work::{ToldTree, WorkAsk, draw, no_export, perform};
 
 /// Volumes that one shard tells of at most, of all exports together: a turn that draws them must not take long.
 const VOLUMES_TOLD_MAX: usize = 512;
 
-/// What the exports that a shard offers, or has offered, are made of, by name.
+/// What the exports that a shard offers are made of, by name.
 pub(super) type Outlines = Rc<RefCell<Vec<(String, TellOutline)>>>;
 
 /// Does all that is asked of the volumes of a shard: a [`WorkAsk`] as JSON, or what is for its pools; a [`Response`] answers.
@@ -54,7 +54,7 @@ impl ShardClerk {
         ask: &WorkAsk,
         served: &mut dyn ServedVolumes,
     ) -> (Response, Vec<OutlineNode>, Option<String>) {
-        let why = format!("no export is made of {}", ask.volume.name);
+        let why = no_export(&ask.volume.name);
         let mut answer = (Response::Refused { why }, Vec::new(), None);
         for (export, tell) in &*self.outlines.borrow() {
             let outline = tell();
@@ -136,7 +136,7 @@ mod tests {
         let of = |name: &str, count: usize| -> (String, TellOutline) {
             let node = |at| OutlineNode { depth: usize::from(at > 0), ..OutlineNode::default() };
             let tell = move || (0..count).map(node).collect();
-            (name.to_owned(), Box::new(tell))
+            (name.to_owned(), Rc::new(tell))
         };
         let most = VOLUMES_TOLD_MAX;
         let all =

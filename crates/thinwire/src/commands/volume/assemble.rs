@@ -250,11 +250,26 @@ impl<'a> Heap<'a> {
             if gone.is_empty() {
                 let nth = |uuid: &Uuid| self.described.iter().position(|(known, _)| known == uuid);
                 made.sort_by_key(|(uuid, _)| nth(uuid).unwrap_or(usize::MAX));
-                return (made, refused);
+                return (self.ordered(made), refused);
             }
             let none = Failure::failed("what it is made of makes nothing");
             gone.into_iter().for_each(|place| seen[place] = Err(none.clone()));
         }
+    }
+
+    /// The same, each behind what it is made of, which may have been described later.
+    fn ordered(&self, mut made: Vec<(Uuid, Made)>) -> Vec<(Uuid, Made)> {
+        let mut found = Vec::new();
+        while !made.is_empty() {
+            let waits = |(_, whole): &(Uuid, Made)| {
+                let below = whole.children.iter().filter_map(|(_, place)| self.of[(*place)?]);
+                below.into_iter().any(|of| made.iter().any(|(uuid, _)| *uuid == of))
+            };
+            // What is made of itself is refused by whoever opens it.
+            let next = made.iter().position(|whole| !waits(whole)).unwrap_or(0);
+            found.push(made.remove(next));
+        }
+        found
     }
 
     fn description(&self, uuid: &Uuid) -> Option<&VolumeSpec> {

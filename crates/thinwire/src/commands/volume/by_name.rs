@@ -10,10 +10,12 @@ use crate::error::{Failure, Outcome};
 use crate::rundir::RunDir;
 use crate::size::check_name;
 use crate::uri::{NodeName, VolumeSpec};
-use crate::work::{NodeStatus, WorkAction, WorkRequest};
+use crate::work::{NodeStatus, WorkAction, WorkRequest, no_export};
 
 /// So long each of those that may have it may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// So long one may take to tell of a tree that is too large for its status.
+const TREE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The name that this is, if it may be one of an attachment or an export.
 pub fn name_of(spec: &VolumeSpec) -> Option<&str> {
@@ -63,10 +65,11 @@ fn all_of(dir: &RunDir, target: &str, export: &str) -> Outcome<Vec<NodeStatus>> 
     let volume = NodeName::of_opened(export);
     let request = WorkRequest { action: WorkAction::Status, percent: None };
     let asked = ControlClient::ask(dir, target, ControlRequest::Volume { volume, request });
-    match asked.and_then(|mut asked| asked.answer(PATIENCE)) {
+    match asked.and_then(|mut asked| asked.answer(TREE_PATIENCE)) {
         Ok(Response::Volume { nodes }) if nodes.len() > 1 => Ok(nodes),
-        // There is nothing in it to ask about.
-        Ok(Response::Volume { .. } | Response::Refused { .. }) => Ok(Vec::new()),
+        Ok(Response::Volume { .. }) => Ok(Vec::new()),
+        Ok(Response::Refused { why }) if why == no_export(export) => Ok(Vec::new()),
+        Ok(Response::Refused { why }) => Err(Failure::failed(format!("target {target}: {why}"))),
         Ok(other) => Err(Failure::failed(format!("target {target} says {other:?}"))),
         Err(why) => Err(Failure::failed(format!(
             "target {target} does not say what {export} is made of: {why}"
