@@ -10,7 +10,7 @@
 //! * `pools.rs`: volumes of pools that servers export; `whole_cuts.rs`: snapshots of several of these as one
 //! * `chaos.rs`: what goes wrong; `course.rs`: the course of a run, and its verdict
 //! * `enumerate.rs`: every crash of short workloads on one machine, over disks that lose what was not flushed (`crash_disk.rs`), and what is promised of these
-//!   (`promises.rs`)
+//!   (`promises.rs`); legs that fail before one, or are opened alone behind it (`enumerate/apart.rs`)
 
 mod at_rest;
 mod changes;

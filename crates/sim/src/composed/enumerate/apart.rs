@@ -54,6 +54,17 @@ impl Failing {
     }
 }
 
+/// All mirrors of a shape with more than one leg.
+fn mirrors(shape: &VolumeShape) -> Vec<&VolumeShape> {
+    let mut found = Vec::new();
+    shape.walk(&mut |shape| {
+        if shape.top().is_some_and(|top| top.is_mirror()) && shape.parts().len() > 1 {
+            found.push(shape);
+        }
+    });
+    found
+}
+
 /// Those among them over which nothing has labels: a mirror that is served alone is another content (rule 23), which whoever has it on record
 /// refuses before `volume adopt`.
 fn mirrors_unrecorded(shape: &VolumeShape) -> Vec<&VolumeShape> {
@@ -68,17 +79,6 @@ fn mirrors_unrecorded(shape: &VolumeShape) -> Vec<&VolumeShape> {
     }
 }
 
-/// All mirrors of a shape with more than one leg.
-fn mirrors(shape: &VolumeShape) -> Vec<&VolumeShape> {
-    let mut found = Vec::new();
-    shape.walk(&mut |shape| {
-        if shape.top().is_some_and(|top| top.is_mirror()) && shape.parts().len() > 1 {
-            found.push(shape);
-        }
-    });
-    found
-}
-
 /// Some legs of a mirror, and the others.
 struct Sides {
     mirror: MirrorAt,
@@ -87,7 +87,6 @@ struct Sides {
     sides: [Side; 2],
 }
 
-#[derive(Default)]
 struct Side {
     legs: Vec<usize>,
     /// Below them.
