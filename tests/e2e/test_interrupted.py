@@ -15,24 +15,25 @@ LEG_MIB = 4
 # Each call, in place of some: for whoever has changed one of the commands.
 EACH = bool(os.environ.get("TW_EACH_STEP"))
 FEW = 5
+# More submissions than a command makes.
+NEVER = 1 << 14
 
 
 class Steps:
-    """A command that is killed at its nth submission of I/Os, for some n from the first to the last."""
+    """A command that is killed at its nth submission of I/Os, for some n from the first to the last. How many there are differs: each look at what is not done yet is one."""
 
     def __init__(self, lab, *argv):
         self.lab, self.argv = lab, [*argv, "--run-dir", lab.path("run")]
         self.path = lab.path("calls")
+        self.whole = None  # The fewest that a whole run had.
 
     def run(self, *inject):
-        return self.lab.run("initiator", "strace", "-f", "-qq", "-e", "trace=io_uring_enter", *inject, "-o", self.path, node.BIN, *self.argv, check_exit=False, timeout=60)
-
-    def count(self):
-        """How many there are of a whole one, which is through then."""
-        done = self.run()
-        check(done.returncode == 0, f"{done.stdout}{done.stderr}")
-        with open(self.path, encoding="utf-8", errors="replace") as file:
-            return sum("io_uring_enter(" in line for line in file)
+        done = self.lab.run("initiator", "strace", "-f", "-qq", "-e", "trace=io_uring_enter", *inject, "-o", self.path, node.BIN, *self.argv, check_exit=False, timeout=60)
+        if done.returncode == 0:
+            with open(self.path, encoding="utf-8", errors="replace") as file:
+                calls = sum("io_uring_enter(" in line for line in file)
+            self.whole = min(calls, self.whole or calls)
+        return done
 
     def killed(self, nth):
         """Whether it was killed at that one, and not through before."""
@@ -41,11 +42,17 @@ class Steps:
         return done.returncode != 0
 
     def points(self):
-        """The first, some, and the last, behind which it says that it is through."""
-        total = self.count()
+        """The first, some, and the last, behind which it says that it is through; none of them from before a shorter run was seen. The very last is behind all."""
+        done = self.run()
+        check(done.returncode == 0, f"{done.stdout}{done.stderr}")
         if EACH:
-            return range(1, total + 1)
-        return sorted({1, *(1 + total * part // FEW for part in range(1, FEW)), *range(total - 2, total + 1)})
+            yield from range(1, self.whole + 1)
+        else:
+            for part in range(FEW):
+                yield 1 + self.whole * part // FEW
+            for back in range(2, -1, -1):
+                yield max(self.whole - back, 1)
+        yield NEVER
 
 
 def keep(images):
