@@ -26,7 +26,8 @@ while read -r module; do insmod "$module" || echo "guest-init: cannot load $modu
 echo 30 > /proc/sys/kernel/hung_task_timeout_secs
 for nic in /sys/class/net/*; do ip link set "${nic##*/}" up; done
 echo "guest-init: up after $(cut -d' ' -f1 /proc/uptime) s, Linux $(uname -r)"
-setsid cttyhack sh -e /etc/command
+# The end of a session hangs its terminal up, and what that has not printed yet is lost: `stty` waits for it.
+setsid cttyhack sh -c 'sh -e /etc/command; rc=$?; stty echo; exit $rc'
 rc=$?
 root=$(cat /etc/root)
 if [ -n "$root" ] && [ $rc = 0 ]; then

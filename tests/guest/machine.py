@@ -1,6 +1,7 @@
 """A guest that runs: QEMU in software emulation (or what GUEST_ACCEL says), its adapters taps on the switch's bridges, its
-console a file that is kept and a socket that can be typed at."""
+console a file that is kept and a pipe that can be typed at."""
 
+import fcntl
 import os
 import re
 import socket
@@ -29,12 +30,12 @@ class Machine:
         tap = f"tap-{name}"
         lab.run("switch", "ip", "tuntap", "add", "dev", tap, "mode", "tap")
         lab.run("switch", "ip", "link", "set", tap, "mtu", str(lab.mtu), "master", "br1", "up")
-        address = lab.path(name + ".console")
+        self.pipe = Pipe(lab.path(name + ".console"))
         argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
                 "-machine", f"q35,accel={ACCEL}", "-cpu", "max" if ACCEL.startswith("tcg") else "host",
                 "-smp", cpus, "-m", memory, "-object", "rng-random,id=rng,filename=/dev/urandom",
                 "-device", "virtio-rng-pci,rng=rng",
-                "-chardev", f"socket,id=console,path={address},server=on,wait=off,logfile={self.console_path}",
+                "-chardev", f"pipe,id=console,path={self.pipe.path},logfile={self.console_path}",
                 "-serial", "chardev:console",
                 "-netdev", f"tap,id=net0,ifname={tap},script=no,downscript=no",
                 "-device", f"virtio-net-pci,netdev=net0,mac=02:00:00:00:01:{0x80 + len(lab.processes) % 0x80:02x},"
@@ -45,8 +46,6 @@ class Machine:
                      "-device", f"virtio-blk-pci,drive=disk{number}"]
         self.argv = [*argv, *boot]
         self.process = lab.start("switch", *self.argv, name=f"qemu-{name}")
-        self.line = None
-        self.address = address
         self.monitor = lab.path(name + ".monitor")
 
     def begins(self):
@@ -91,11 +90,7 @@ class Machine:
 
     def types(self, text):
         """As at its keyboard."""
-        if self.line is None:
-            self.line = socket.socket(socket.AF_UNIX)
-            self.line.connect(self.address)
-            threading.Thread(target=drain, args=[self.line], daemon=True).start()
-        self.line.sendall(text.encode())
+        self.pipe.types(text)
 
     def ends(self, seconds):
         """Waits until it is off."""
@@ -131,13 +126,27 @@ class Machine:
         return self
 
 
-def drain(line):
-    """What is printed is in the file. Here somebody has to take it, too, or the guest waits for that."""
-    try:
-        while line.recv(65536):
+class Pipe:
+    """A console's two pipes. What comes out of it is in its log as well, and is only taken here: where it is not at once, QEMU
+    writes characters to the log twice and drops others, as it does behind 300 that nobody took from a socket."""
+
+    ROOM = 1 << 20  # More than any guest prints in a go.
+
+    def __init__(self, path):
+        self.path = path
+        for way in (".in", ".out"):
+            os.mkfifo(path + way)
+        # Of both ends, so that nobody waits for QEMU, which may be started again.
+        self.input, self.output = (os.open(path + way, os.O_RDWR) for way in (".in", ".out"))
+        fcntl.fcntl(self.output, fcntl.F_SETPIPE_SZ, self.ROOM)
+        threading.Thread(target=self.take, daemon=True).start()
+
+    def take(self):
+        while os.read(self.output, self.ROOM):
             pass
-    except OSError:
-        pass
+
+    def types(self, text):
+        os.write(self.input, text.encode())
 
 
 def kernel(system, initramfs, append=""):
