@@ -81,8 +81,10 @@ impl Snapshot {
     }
 }
 
+thread_local!(static ZERO: Block = Rc::new([0; BLOCK as usize]));
+
 pub fn at(content: &Content, number: u64) -> Block {
-    content.get(&number).cloned().unwrap_or_else(|| Rc::new([0; BLOCK as usize]))
+    content.get(&number).cloned().unwrap_or_else(|| ZERO.with(Rc::clone))
 }
 
 struct Inner {

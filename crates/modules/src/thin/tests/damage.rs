@@ -71,7 +71,7 @@ fn a_damaged_node_costs_what_is_said() {
     let (mut told, mut lost, mut unlisted) = (0, 0, 0);
     let first = LABEL_AREA_BYTES / SECTOR;
     let nodes: Vec<u64> =
-        right.keys().filter(|&&at| at >= first).map(|at| (at - first) / 8).collect();
+        right.iter().filter(|(at, _)| *at >= first).map(|(at, _)| (at - first) / 8).collect();
     let mut nodes = nodes;
     nodes.dedup();
     for node in nodes {

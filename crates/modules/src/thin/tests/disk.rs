@@ -11,13 +11,13 @@ use thinwire_volume::{
     Completion, ErrorKind, Features, Geometry, Identity, Io, Op, Volume, VolumeEvent,
 };
 
+pub use super::content::Content;
+
 pub const SECTOR: u64 = 512;
 /// What never was written, or was discarded.
 pub const NOBODYS: u64 = 0xbad0_bad0_bad0_bad0;
 
 pub type Sector = Rc<[u8; SECTOR as usize]>;
-/// Sectors by their numbers.
-pub type Content = BTreeMap<u64, Sector>;
 /// Time of all disks of a world: counts what happens.
 pub type Clock = Rc<Cell<u64>>;
 
@@ -46,6 +46,8 @@ struct Inner {
     start: Content,
     now: Content,
     log: Vec<Change>,
+    /// The last that was asked for what a crash leaves: how many were durable, and what they left.
+    settled: RefCell<(usize, Content)>,
     clock: Clock,
     /// With what had been done when it was submitted, and its place in the log.
     queue: Vec<(Io, u64, Option<usize>)>,
@@ -86,6 +88,7 @@ impl Disk {
             },
             blank: sector_of(blank),
             now: start.clone(),
+            settled: RefCell::new((0, start.clone())),
             start,
             log: Vec::new(),
             clock: clock.clone(),
@@ -192,8 +195,9 @@ impl Inner {
         order.sort_unstable();
         let fate_of: BTreeMap<u64, u8> =
             order.into_iter().map(|at| (at, *fates.next().expect("one for each"))).collect();
-        let mut content = self.start.clone();
-        for change in changes {
+        let behind = changes.iter().position(|change| change.durable > time);
+        let mut content = self.settled(&changes[..behind.unwrap_or(changes.len())]);
+        for change in &changes[behind.unwrap_or(changes.len())..] {
             let fate = fate_of.get(&change.submitted).copied().unwrap_or(0xff);
             for (at, sector) in change.sectors.iter().enumerate() {
                 if fate >> at.min(7) & 1 == 1 {
@@ -202,6 +206,21 @@ impl Inner {
             }
         }
         content
+    }
+
+    /// What these have made of it, the first that were done, all durable: they stay so, and more follow them.
+    fn settled(&self, changes: &[&Change]) -> Content {
+        let mut kept = self.settled.borrow_mut();
+        if kept.0 > changes.len() {
+            *kept = (0, self.start.clone());
+        }
+        for change in &changes[kept.0..] {
+            for (at, sector) in (change.first..).zip(&change.sectors) {
+                kept.1.insert(at, sector.clone());
+            }
+        }
+        kept.0 = changes.len();
+        kept.1.clone()
     }
 
     /// Loses most of what is done and not durable.

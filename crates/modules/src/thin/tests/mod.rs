@@ -2,6 +2,7 @@
 
 mod basics;
 mod conforms;
+mod content;
 mod crashes;
 mod cuts;
 mod damage;

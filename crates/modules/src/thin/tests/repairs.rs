@@ -272,7 +272,9 @@ fn nodes_of_maps(world: &World) -> Vec<u64> {
     let first = LABEL_AREA_BYTES / SECTOR;
     let content = world.metadata.content();
     let mut nodes = Vec::new();
-    for (&at, sector) in content.range(first..).filter(|(at, _)| (*at - first).is_multiple_of(8)) {
+    for (at, sector) in
+        content.iter().filter(|(at, _)| *at >= first && (*at - first).is_multiple_of(8))
+    {
         // The kind; it may be one that is not used any more.
         if sector[..6] == *b"TWTREE" && matches!(sector[15], 1 | 2) {
             nodes.push((at - first) / 8);
