@@ -468,7 +468,7 @@ impl VolumeUser {
             }
             Expectation::Wild(submitted) if ok && !completion.data.is_empty() => {
                 let data = completion.data.to_vec();
-                self.look_at_wild(submitted, range, &data, scene.life.upheavals)?;
+                self.look_at_wild(submitted, range, &data, scene.life)?;
             }
             Expectation::Read(_) | Expectation::Status(_) | Expectation::Wild(_) => {}
         }
@@ -484,12 +484,15 @@ impl VolumeUser {
         submitted: u64,
         range: Range,
         data: &[u8],
-        upheavals: u64,
+        life: ContentLife,
     ) -> Result<(), Violation> {
-        if self.seen_in != upheavals {
-            // What was lost and is sent again may be seen in any order.
-            self.seen_in = upheavals;
+        if self.seen_in != life.upheavals || life.in_doubt {
+            // What was lost and is sent again may be seen in any order; so may what one of several disks has lost that has told nobody yet.
+            self.seen_in = life.upheavals;
             self.seen.iter_mut().for_each(Vec::clear);
+        }
+        if life.in_doubt {
+            return Ok(());
         }
         self.clock += 1;
         let now = self.clock;
