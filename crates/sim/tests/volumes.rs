@@ -27,6 +27,12 @@ fn a_cut_is_not_over_with_the_run_of_another() {
     run_story(5129, Story::Volumes, Canary::None, false).unwrap_or_else(|v| panic!("{}", v.0));
 }
 
+/// Until a leg has told that it lost something, reads of blocks that are written over one another may go to and fro between the legs.
+#[test]
+fn a_leg_that_has_not_told_of_a_loss_yet_reads_as_before_it() {
+    run_story(8145, Story::Volumes, Canary::None, false).unwrap_or_else(|v| panic!("{}", v.0));
+}
+
 /// A leg with sums over a slow wire is looked through behind a crash, also while a mirror is opened with it: it is in sync all the same. Nor
 /// is one dropped for ever whose wire loses a tenth of all frames.
 #[test]
