@@ -57,6 +57,10 @@ coverage! {
     statuses,
     /// I/Os submitted while an overlapping one was outstanding.
     overlaps,
+    /// Sectors read in which the order of writes that were under way together was judged.
+    orders_judged,
+    /// Those in which it was not, since a disk had lost something and told nobody yet.
+    orders_in_doubt,
     /// Volumes that a host has composed of disks.
     composed,
     /// Hosts that were killed, or lost their power.
@@ -442,7 +446,7 @@ coverage! {
 }
 
 /// What only worlds with composed volumes exercise, all of it in each few hundred of them.
-const OF_VOLUMES: [&str; 25] = [
+const OF_VOLUMES: [&str; 26] = [
     "composed",
     "host_crashes",
     "hosts_fenced",
@@ -466,14 +470,15 @@ const OF_VOLUMES: [&str; 25] = [
     "rot_found",
     "whole_cuts_taken",
     "whole_cuts_checked",
+    "orders_judged",
     // Of others, too.
     "reads_checked",
     "partitions",
 ];
 /// So many of them no other world has.
-const ONLY_OF_VOLUMES: usize = 23;
+const ONLY_OF_VOLUMES: usize = 24;
 /// Few of them have these, and no other world.
-const SELDOM_OF_VOLUMES: [&str; 2] = ["whole_cuts_late", "mirrors_grown"];
+const SELDOM_OF_VOLUMES: [&str; 3] = ["whole_cuts_late", "mirrors_grown", "orders_in_doubt"];
 /// After so many worlds with composed volumes.
 const SEEDS_FOR_VOLUMES: u64 = 300;
 

@@ -33,6 +33,20 @@ fn a_leg_that_has_not_told_of_a_loss_yet_reads_as_before_it() {
     run_story(8145, Story::Volumes, Canary::None, false).unwrap_or_else(|v| panic!("{}", v.0));
 }
 
+/// Such moments are few: what is written at once is judged nearly always.
+#[test]
+fn orders_of_writes_are_judged() {
+    let (mut judged, mut in_doubt) = (0, 0);
+    for seed in 0..100 {
+        let report = run_story(seed, Story::Volumes, Canary::None, false)
+            .unwrap_or_else(|v| panic!("{seed}: {}", v.0));
+        judged += report.coverage.orders_judged;
+        in_doubt += report.coverage.orders_in_doubt;
+    }
+    println!("{judged} judged, {in_doubt} in doubt");
+    assert!(judged > 1000 && in_doubt * 10 < judged, "{judged} judged, {in_doubt} in doubt");
+}
+
 /// A leg with sums over a slow wire is looked through behind a crash, also while a mirror is opened with it: it is in sync all the same. Nor
 /// is one dropped for ever whose wire loses a tenth of all frames.
 #[test]

@@ -467,6 +467,11 @@ impl VolumeUser {
                 }
             }
             Expectation::Wild(submitted) if ok && !completion.data.is_empty() => {
+                let counter = match scene.life.in_doubt {
+                    true => &mut scene.coverage.orders_in_doubt,
+                    false => &mut scene.coverage.orders_judged,
+                };
+                *counter += range.count as u64;
                 let data = completion.data.to_vec();
                 self.look_at_wild(submitted, range, &data, scene.life)?;
             }
@@ -487,7 +492,8 @@ impl VolumeUser {
         life: ContentLife,
     ) -> Result<(), Violation> {
         if self.seen_in != life.upheavals || life.in_doubt {
-            // What was lost and is sent again may be seen in any order; so may what one of several disks has lost that has told nobody yet.
+            // What was lost and is sent again may be seen in any order; and while a disk has lost something and told nobody yet, so may what
+            // its leg had, beside what the others have. Which disk that is nobody asks.
             self.seen_in = life.upheavals;
             self.seen.iter_mut().for_each(Vec::clear);
         }

@@ -230,6 +230,7 @@ impl Medium {
         scope.end(mark, stored.is_err());
         if stored.is_err() {
             // The process waits for it: so all of it knows what it has lost of others that it has on the device.
+            self.failed_syncs.1 = self.failed_syncs.0;
             self.hear_failures(self.device.failures());
             self.stats.opening_failures += 1;
             self.records.dies |= was_cut;

@@ -1,5 +1,6 @@
 //! At which seed each planted fault was found last. That one is asked first, so that a run need not pass through all before it;
-//! where it does not show the fault any more, all are asked from the first on.
+//! where it does not show the fault any more, all are asked from the first on. It need not be the first of them: some are in the table
+//! because they take less, with the fault and without it.
 //!
 //! `THINWIRE_BLESS=1 cargo test -p thinwire-sim --test seeds` asks all of that story, and writes the table anew: of a build with
 //! assertions, by which some are found. The others, `--test ebd --test aoe --test volumes`, are to be asked with `--release`, as they run.
