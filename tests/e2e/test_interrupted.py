@@ -15,8 +15,6 @@ LEG_MIB = 4
 # Each call, in place of some: for whoever has changed one of the commands.
 EACH = bool(os.environ.get("TW_EACH_STEP"))
 FEW = 5
-# More submissions than a command makes.
-NEVER = 1 << 14
 
 
 class Steps:
@@ -26,6 +24,7 @@ class Steps:
         self.lab, self.argv = lab, [*argv, "--run-dir", lab.path("run")]
         self.path = lab.path("calls")
         self.whole = None  # The fewest that a whole run had.
+        self.is_through = False  # The last that was to be killed was through before.
 
     def run(self, *inject):
         done = self.lab.run("initiator", "strace", "-f", "-qq", "-e", "trace=io_uring_enter", *inject, "-o", self.path, node.BIN, *self.argv, check_exit=False, timeout=60)
@@ -39,20 +38,21 @@ class Steps:
         """Whether it was killed at that one, and not through before."""
         done = self.run("-e", f"inject=io_uring_enter:signal=SIGKILL:when={nth}")
         check(done.returncode in (0, -9, 137), f"exit {done.returncode}\n{done.stdout}{done.stderr}")
-        return done.returncode != 0
+        self.is_through = done.returncode == 0
+        return not self.is_through
 
     def points(self):
-        """The first, some, and the last, behind which it says that it is through; none of them from before a shorter run was seen. The very last is behind all."""
+        """The first and some, and from shortly before the end on each, until it is through before. Those in between are among the fewest that a run had by then."""
         done = self.run()
         check(done.returncode == 0, f"{done.stdout}{done.stderr}")
-        if EACH:
-            yield from range(1, self.whole + 1)
-        else:
+        if not EACH:
             for part in range(FEW):
                 yield 1 + self.whole * part // FEW
-            for back in range(2, -1, -1):
-                yield max(self.whole - back, 1)
-        yield NEVER
+        nth = 1 if EACH else max(self.whole - 2, 1)
+        self.is_through = False
+        while not self.is_through:
+            yield nth
+            nth += 1
 
 
 def keep(images):
