@@ -41,6 +41,7 @@ if [ -n "$root" ] && [ $rc = 0 ]; then
 fi
 dmesg -r | sed 's/^/guest-log: /'
 echo "guest-exit: $rc"
+stty echo < /dev/console
 sync
 poweroff -f
 """

@@ -99,6 +99,7 @@ class Machine:
         except Failure as failure:
             self.tell_stacks()
             raise Failure(f"{failure}\n{self.last}") from None
+        self.pipe.close()
         return self
 
     def tell_stacks(self):
@@ -139,14 +140,23 @@ class Pipe:
         # Of both ends, so that nobody waits for QEMU, which may be started again.
         self.input, self.output = (os.open(path + way, os.O_RDWR) for way in (".in", ".out"))
         fcntl.fcntl(self.output, fcntl.F_SETPIPE_SZ, self.ROOM)
+        self.is_over = False
         threading.Thread(target=self.take, daemon=True).start()
 
     def take(self):
-        while os.read(self.output, self.ROOM):
-            pass
+        while not self.is_over:
+            os.read(self.output, self.ROOM)
+        os.close(self.output)
 
     def types(self, text):
         os.write(self.input, text.encode())
+
+    def close(self):
+        """Nobody is at either end any more."""
+        if not self.is_over:
+            self.is_over = True
+            os.write(self.output, b"\n")
+            os.close(self.input)
 
 
 def kernel(system, initramfs, append=""):
