@@ -11,7 +11,7 @@ const PAGE: u64 = 8;
 
 type Page = [Option<Sector>; PAGE as usize];
 
-/// Sectors by their numbers. A copy costs nothing, and a change of it the pages that it touches.
+/// Sectors by their numbers. A copy costs nothing, its first change a copy of what refers to pages, each change the pages that it touches.
 #[derive(Clone, Default, PartialEq)]
 pub struct Content(Rc<BTreeMap<u64, Rc<Page>>>);
 
